@@ -7,18 +7,17 @@ import io
 import os
 import sys
 import traceback
-from types import ModuleType
-from typing import Annotated
+from collections.abc import Callable
+from typing import Annotated, Any
 
 import typer
 from typer.exceptions import TyperException
 
 from sira_cli import interrupts
 from sira_cli._version import __version__
-from sira_cli.cli import ask, calibrate, caption, check, compare, doctor, export, presets, serve
+from sira_cli.cli import calibrate, caption, check, demo, presets, records, research, serve, trace
 from sira_cli.cli import eval as evaluation
-from sira_cli.cli.help import Command, Groups, Variadic, in_one_line, kind_of
-from sira_cli.cli.research import bench, demo, drift, report, sweep, trace
+from sira_cli.cli.help import Groups, in_one_line, kind_of, register
 from sira_cli.cli.terminal.console import say, verbosity
 from sira_cli.errors import SiraError
 
@@ -32,37 +31,35 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-CAPTIONS, LOOK, RESEARCH = "Caption and check", "Look and serve", "Research"  # groups of commands
-# The modules of commands by name, with their line in the list of commands if it differs from their help.
-COMMANDS: dict[str, dict[str, tuple[ModuleType, str | None]]] = {
-    CAPTIONS: {
-        "caption": (caption, None),
-        "ask": (ask, None),
-        "check": (check, "Find objects in captions that are not in the pictures."),
-        "compare": (compare, "Show what differs between two runs over the same pictures."),
-        "demo": (demo, "Show greedy and SIRA on drawn scenes; nothing to download."),
-        "doctor": (doctor, "Show what runs on this machine, and what to type next."),
+# Commands by group, with their line in the list if it differs from their help.
+COMMANDS: dict[str, dict[Callable[..., Any], str | None]] = {
+    "Caption and check": {
+        caption.caption: None,
+        caption.ask: None,
+        check.check: "Find objects in captions that are not in the pictures.",
+        records.compare: "Show what differs between two runs over the same pictures.",
+        demo.demo: "Show greedy and SIRA on drawn scenes; nothing to download.",
+        presets.doctor: "Show what runs on this machine, and what to type next.",
     },
-    LOOK: {
-        "serve": (serve, "Answer programs that speak OpenAI's protocol."),
-        "trace": (trace, "Write the logits of both streams, token by token."),
-        "report": (report, "Make an HTML page of captions, the doubtful first, or of traces."),
-        "export": (export, "Write records as tables, text files or XMP (ExifTool)."),
+    "Look and serve": {
+        serve.serve: "Answer programs that speak OpenAI's protocol.",
+        trace.trace: "Write the logits of both streams, token by token.",
+        records.report: "Make an HTML page of captions, the doubtful first, or of traces.",
+        records.export: "Write records as tables, text files or XMP (ExifTool).",
     },
-    RESEARCH: {
-        "bench": (bench, "Measure what methods cost compared with greedy."),
-        "sweep": (sweep, "Find the best K and alpha for a model (Figure 3)."),
-        "drift": (drift, "Measure where the two streams diverge (Figure 4)."),
+    "Research": {
+        research.bench: "Measure what methods cost compared with greedy.",
+        research.sweep: "Find the best K and alpha for a model (Figure 3).",
+        research.drift: "Measure where the two streams diverge (Figure 4).",
+        evaluation.eval_benchmarks: None,
     },
 }
-for group, modules in COMMANDS.items():
-    for name, (module, line) in modules.items():
-        registered = app.command(name, cls=Command, epilog=module.EXAMPLES, short_help=line, rich_help_panel=group)
-        registered(getattr(module, name))
-app.command("eval", cls=Variadic, epilog=evaluation.EXAMPLES, rich_help_panel=RESEARCH)(evaluation.evaluate)
+for group, commands in COMMANDS.items():
+    for command, line in commands.items():
+        register(app, command, line, group)
 fit = "Fit a method's settings to a model."
-app.add_typer(calibrate.app, name="calibrate", rich_help_panel=RESEARCH, short_help=fit)
-app.add_typer(presets.app, name="presets", rich_help_panel=CAPTIONS)
+app.add_typer(calibrate.app, name="calibrate", rich_help_panel="Research", short_help=fit)
+app.add_typer(presets.app, name="presets", rich_help_panel="Caption and check")
 
 
 def _print_version(wanted: bool) -> None:
@@ -122,9 +119,8 @@ def _run() -> int | str | None:
         if isinstance(error, OSError) and error.errno == errno.ENOSPC and error.filename is None:
             _report_full(error)  # from `print`: files have our own errors
         elif "operator torchvision::" in str(error):  # importing it, and thus transformers, fails
-            _report(
-                error, "the installed torchvision does not fit this torch: uninstall it, or reinstall both together"
-            )
+            advice = "uninstall it, or reinstall both together"
+            _report(error, f"the installed torchvision does not fit this torch: {advice}")
         elif not interrupts.happened():
             _report(error, f"unexpected {type(error).__name__}: {error} (-vv shows where)")
         return 1

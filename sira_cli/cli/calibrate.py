@@ -2,34 +2,20 @@
 
 from __future__ import annotations
 
-from contextlib import closing
 from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, ClassVar
+from typing import TYPE_CHECKING
 
 import typer
 
-from sira_cli.cli.help import Command, Variadic
+from sira_cli.cli.help import register
 from sira_cli.cli.loading import engine_of, load_model
+from sira_cli.cli.options import groups
 from sira_cli.cli.options.choosing import choose_preset
-from sira_cli.cli.options.groups import (
-    EngineOptions,
-    FewOptions,
-    Images,
-    Objects,
-    Overwrite,
-    QuestionImages,
-    QuestionScenes,
-    Quiet,
-    ReportOptions,
-    ResearchModelOptions,
-    Verbose,
-    option,
-    with_options,
-)
-from sira_cli.cli.research.sweep import NOT_BOTH, questions_of
-from sira_cli.cli.terminal.console import Progress, note, resumable, run_records, say, set_verbosity, show_stages
+from sira_cli.cli.options.groups import ResearchModelOptions, argument, option, with_options
+from sira_cli.cli.research import NOT_BOTH, questions_of
+from sira_cli.cli.terminal.console import Progress, note, resumable, run_records, say, show_stages
 from sira_cli.cli.terminal.output import check_file, check_preset_file, print_tables, save_preset, show_report
 from sira_cli.errors import SettingsError
 
@@ -41,6 +27,7 @@ if TYPE_CHECKING:
     from sira_cli.methods.calibrated import Calibration
     from sira_cli.models.preset import Preset
     from sira_cli.run.lvlm import Lvlm
+    from sira_cli.run.output import Files
 
 FILE_QUESTIONS, SCENE_QUESTIONS, QUESTION_BATCH = 1500, 600, 32  # of ict; the batch is of scenes
 PICTURES, PICTURE_BATCH = 32, 16  # of maskcd
@@ -49,19 +36,13 @@ SCENES = 600  # of support
 
 @dataclass(frozen=True)
 class CalibrationOptions:
-    """Where a calibration goes, and amount of output."""
-
-    title: ClassVar[str] = "Options"
+    """Where a calibration goes."""
 
     output: Path | None = option(None, "Target (default: where --method finds it).", "-o", "--output", metavar="FILE")
     write_preset: Path | None = option(None, "Write a preset that names the calibration.", metavar="FILE.yaml")
-    overwrite: Overwrite = False
-    quiet: Quiet = False
-    verbose: Verbose = 0
+    overwrite: groups.Overwrite = False
 
-    def check(self) -> None:
-        """Set the verbosity, and check the files to write, before anything is measured."""
-        set_verbosity(self.quiet, self.verbose)
+    def __post_init__(self) -> None:
         check_file("--output", self.output, self.overwrite)
         check_preset_file(self.write_preset, self.overwrite)
 
@@ -88,62 +69,61 @@ class CalibrationOptions:
             save_preset(preset, self.write_preset, f"with a calibration for {kind}", f"the calibration for {kind}")
 
 
-@dataclass(frozen=True)
-class IctOptions:
-    """The questions to ask."""
-
-    title: ClassVar[str] = "Options"
-
-    questions: list[Path] | None = option(None, "Labelled yes/no questions in POPE's format.", metavar="FILE...")
-    images: QuestionImages = None
-    annotations: Path | None = option(None, "COCO's instances, for the object level.", metavar="PATH")
-    scenes: QuestionScenes = False
+@with_options(
+    """
+sira calibrate ict -p llava-1.5-7b --questions coco_pope_popular.json --images val2014/ --annotations annotations/
+sira calibrate ict -p demo --scenes
+"""
+)
+def ict(
+    *,
+    questions: list[Path] | None = option(None, "Labelled yes/no questions in POPE's format.", metavar="FILE..."),
+    images: groups.QuestionImages = None,
+    annotations: Path | None = option(None, "COCO's instances, for the object level.", metavar="PATH"),
+    scenes: groups.QuestionScenes = False,
     limit: int | None = option(
-        None,
-        f"First N questions of each file (default: {FILE_QUESTIONS} in all), or scenes ({SCENE_QUESTIONS}).",
+        *(None, f"First N questions of each file (default: {FILE_QUESTIONS} in all), or scenes ({SCENE_QUESTIONS})."),
         metavar="N",
         min=2,
-    )
+    ),
     batch_size: int | None = option(
         *(None, "Questions asked together (default: 1; for scenes 32).", "-b", "--batch-size"), metavar="N", min=1
-    )
-
-
-@with_options()
-def ict(*, given: IctOptions, model: ResearchModelOptions, files: CalibrationOptions) -> None:
+    ),
+    model: ResearchModelOptions,
+    files: CalibrationOptions,
+) -> None:
     """Find the directions that method ict adds, once per model, from labelled yes/no questions about pictures.
 
     Each question is asked three times, one prefill each: about the picture, about the picture blurred (or with the
     wrong answer), and about the picture with the object blacked out. Without --annotations the last is left out:
     the calibration has the image level only.
     """
-    files.check()
     from sira_cli.analysis.calibration.ict import calibration, summary, train
     from sira_cli.analysis.experiment import Units
     from sira_cli.analysis.questions import with_places
     from sira_cli.demo.labelled import labelled_questions
 
-    preset, limit, annotations = choose_preset(model), given.limit, given.annotations
+    preset = choose_preset(model)
 
     def draw() -> QuestionSet:
         if annotations is not None:
             raise SettingsError(NOT_BOTH)
         return labelled_questions(limit or SCENE_QUESTIONS)
 
-    questions = questions_of(
-        *(preset, given.questions or [], given.images, given.scenes, draw),
+    asked = questions_of(
+        *(preset, questions or [], images, scenes, draw),
         lambda paths, images: with_places(paths, images, limit or FILE_QUESTIONS // len(paths), annotations),
         "--questions FILE...",
     )
-    if questions.outlines is None:
+    if asked.outlines is None:
         note("without --annotations the places of objects are unknown: the image level only")
-    drawn = not questions.folder
-    lvlm = load_model(preset, model, "greedy", pictures=() if drawn else questions.files())
+    drawn = not asked.folder
+    lvlm = load_model(preset, model, "greedy", pictures=() if drawn else asked.files())
     files.check_place("ict", lvlm)
     outputs, tensors = Units["Tensor"](), dict[str, "Tensor"]()
-    events = train(lvlm, questions, outputs, tensors, given.batch_size or (QUESTION_BATCH if drawn else 1))
-    failures = show_stages(events, len(questions.pictures))
-    made = calibration(lvlm, questions, outputs, tensors)
+    events = train(lvlm, asked, outputs, tensors, batch_size or (QUESTION_BATCH if drawn else 1))
+    failures = show_stages(events, len(asked.pictures))
+    made = calibration(lvlm, asked, outputs, tensors)
     for line in summary(made):
         note(line)
     files.save(made, preset)
@@ -151,37 +131,29 @@ def ict(*, given: IctOptions, model: ResearchModelOptions, files: CalibrationOpt
         raise typer.Exit(3)
 
 
-@dataclass(frozen=True)
-class SupportOptions:
-    """The captions, and how objects are known to be in their pictures."""
-
-    title: ClassVar[str] = "Options"
-
-    controls: bool = option(False, "Find it without labels, by objects of other captions.", "--controls")
-    answers: Path | None = option(None, "With --controls: keep the answers, to resume.", metavar="FILE.jsonl")
-    objects: Objects = None
-    labels: Path | None = option(
-        None, 'Folder of COCO annotations, or FILE.json: {"a.jpg": ["dog"], ...}, all objects.', metavar="PATH"
-    )
-    scenes: bool = option(False, "Caption drawn scenes (default with the bundled model).", "--scenes")
-    limit: int | None = option(
-        None, f"First N scenes (default: {SCENES}), or captions with --controls (default: all).", metavar="N", min=1
-    )
-    write_preset: Path | None = option(None, "Write a preset with the threshold.", metavar="FILE.yaml")
-
-
-@with_options()
+@with_options(
+    """
+sira calibrate support captions.jsonl --labels annotations/ -p llava-1.5-7b --write-preset mine.yaml
+sira calibrate support captions.jsonl --labels objects.json
+sira calibrate support captions.jsonl --controls -p llava-1.5-7b --write-preset mine.yaml
+"""
+)
 def support(
     *,
-    paths: Annotated[
-        list[str] | None,
-        typer.Argument(
-            metavar="PATH", help="Records with a second look; with --controls any captions.", show_default=False
-        ),
-    ] = None,
-    given: SupportOptions,
+    paths: list[str] | None = argument("PATH", "Records with a second look; with --controls any captions."),
+    controls: bool = option(False, "Find it without labels, by objects of other captions.", "--controls"),
+    answers: Path | None = option(None, "With --controls: keep the answers, to resume.", metavar="FILE.jsonl"),
+    objects: groups.Objects = None,
+    labels: Path | None = option(
+        None, 'Folder of COCO annotations, or FILE.json: {"a.jpg": ["dog"], ...}, all objects.', metavar="PATH"
+    ),
+    scenes: bool = option(False, "Caption drawn scenes (default with the bundled model).", "--scenes"),
+    limit: int | None = option(
+        None, f"First N scenes (default: {SCENES}), or captions with --controls (default: all).", metavar="N", min=1
+    ),
+    write_preset: Path | None = option(None, "Write a preset with the threshold.", metavar="FILE.yaml"),
     model: ResearchModelOptions,
-    target: ReportOptions,
+    target: groups.ReportOptions,
 ) -> None:
     """Find the threshold of support (--min-support), from captions with labels, or with --controls without them.
 
@@ -191,35 +163,35 @@ def support(
     captions of other pictures name, and the threshold is above 98 % of these answers; a few hundred captions are
     enough.
     """
-    target.check()
-    check_preset_file(given.write_preset, target.overwrite)
-    controls, labels, write_preset = given.controls, given.labels, given.write_preset
-    answered, labelled = given.answers is not None or given.objects is not None, labels is not None
-    scenes = given.scenes or (given.limit is not None and not controls)
-    truth = "--labels PATH, a folder of COCO's annotations or a FILE.json"
-    refusals = {
+    check_preset_file(write_preset, target.overwrite)
+    labelled, truth = labels is not None, "--labels PATH, a folder of COCO's annotations or a FILE.json"
+    for message, is_refused in {
         "--controls needs no labels: leave out --labels": controls and labelled,
         "--controls is for captions, such as `sira caption -o FILE` writes: give PATH": controls and not paths,
-        "--answers and --objects are for --controls: records hold their answers already": answered and not controls,
-        "--scenes and --limit are for drawn scenes: leave out PATH, or these": paths and scenes,
+        "--answers and --objects are for --controls: records hold their answers already": not controls
+        and (answers or objects),
+        "--scenes and --limit are for drawn scenes: leave out PATH, or these": paths
+        and (scenes or (limit and not controls)),
         "--labels is for records: also give PATH": labelled and not paths,
         f"give the ground truth: {truth}": paths and not controls and not labelled,
-    }
-    for message, is_refused in refusals.items():
+    }.items():
         if is_refused:
             raise SettingsError(message)
     preset = choose_preset(model)
     report: SupportReport | ControlsReport
-    if paths and labels is not None:
+    if labels is not None:
         from sira_cli.analysis.calibration.support import from_files
 
-        report = from_files([Path(path) for path in paths], labels)
+        report = from_files(list(map(Path, paths or ())), labels)
     elif paths:
-        report = _by_controls(paths, given, preset, model, target.overwrite)
+        from sira_cli.run.output import Files
+
+        files = Files(answers, overwrite=target.overwrite, retry_errors=True)
+        report = _by_controls(paths, limit, objects, files, preset, model)
     else:
         from sira_cli.models.presets import BUNDLED
 
-        if not given.scenes and preset.model != BUNDLED:
+        if not scenes and preset.model != BUNDLED:
             raise SettingsError(
                 "name files of records, which `sira caption --verify flag -o captions.jsonl` writes, or give --scenes "
                 "(-p demo: the bundled model on drawn scenes)"
@@ -227,8 +199,8 @@ def support(
         lvlm = load_model(preset, model, "sira", pictures=())
         from sira_cli.demo.labelled import scene_report
 
-        with Progress.shown("scenes", given.limit or SCENES) as progress:
-            report = scene_report(lvlm, given.limit or SCENES, progress.reach)
+        with Progress.shown("scenes", limit or SCENES) as progress:
+            report = scene_report(lvlm, limit or SCENES, progress.reach)
     if write_preset is not None and report.source.model != preset.model:
         raise SettingsError(
             f"--write-preset: the records are of {report.source.model}, the preset is for {preset.model}: "
@@ -248,7 +220,7 @@ def support(
 
 
 def _by_controls(
-    paths: list[str], given: SupportOptions, preset: Preset, model: ResearchModelOptions, overwrite: bool
+    paths: list[str], limit: int | None, objects: str | None, files: Files, preset: Preset, model: ResearchModelOptions
 ) -> ControlsReport:
     """Ask about the things that captions name and about controls, and find the threshold."""
     from sira_cli.analysis.calibration.support import ControlsReport, WithControls
@@ -256,43 +228,37 @@ def _by_controls(
     from sira_cli.look.words import find_words
     from sira_cli.pictures.captions import check_pictures, find_captions
     from sira_cli.run.check import Check
-    from sira_cli.run.output import Files, Output
+    from sira_cli.run.output import Output
     from sira_cli.run.run import run
 
-    captions = find_captions(paths, limit=given.limit)
+    captions = find_captions(paths, limit=limit)
     check_pictures(captions)
-    pictures, verify = captions.pictures, Verify(words=find_words(given.objects))
-    engine, finder = engine_of(model, EngineOptions(), pictures), ObjectFinder(verify, preset)
+    pictures, verify = captions.pictures, Verify(words=find_words(objects))
+    finder = ObjectFinder(verify, preset)
     if finder.asks:
         raise SettingsError("--controls needs a list of objects: give --objects FILE")
     words = WithControls(finder.words, [picture.caption or "" for picture in pictures])
     task = Check.under(preset, replace(verify, words=words)).about(pictures)
-    files = Files(given.answers, overwrite=overwrite, retry_errors=True)
-    with Output(task, pictures, files) as written, closing(run(task, pictures, engine, written)) as events:
-        next(events)  # the model is ready
-        with resumable(written.any, overwrite), Progress.shown("captions", len(pictures)) as progress:
-            return ControlsReport.of(record for _, record in run_records(events, written, progress))
+    with Output(task, pictures, files) as written, resumable(written.any, files.overwrite):
+        events = run(task, pictures, engine_of(model, groups.EngineOptions(), pictures), written)
+        return ControlsReport.of(run_records(events, written))
 
 
-@dataclass(frozen=True)
-class MaskcdOptions:
-    """The pictures to caption."""
-
-    title: ClassVar[str] = "Options"
-
-    scenes: bool = option(False, "Draw scenes (default with the bundled model).", "--scenes")
-    batch_size: int | None = option(
-        *(None, "Pictures measured together (default: 1; scenes 16).", "-b", "--batch-size"), metavar="N", min=1
-    )
-
-
-@with_options()
+@with_options(
+    """
+sira calibrate maskcd photos/ -p llava-1.5-7b
+sira calibrate maskcd photos/ -m ./my-checkpoint --limit 50 --write-preset mine.yaml
+"""
+)
 def maskcd(
     *,
-    paths: Images = None,
-    given: MaskcdOptions,
+    paths: list[str] | None = argument("IMAGE", groups.PICTURES),
+    scenes: bool = option(False, "Draw scenes (default with the bundled model).", "--scenes"),
+    batch_size: int | None = option(
+        *(None, "Pictures measured together (default: 1; scenes 16).", "-b", "--batch-size"), metavar="N", min=1
+    ),
     model: ResearchModelOptions,
-    selection: FewOptions,
+    selection: groups.FewOptions,
     files: CalibrationOptions,
 ) -> None:
     """Find the heads that look at the image, for --method maskcd.
@@ -301,13 +267,12 @@ def maskcd(
     attention on image tokens is averaged; MaskCD silences the heads that stand out in their layer. No labels are
     needed; use pictures similar to yours.
     """
-    files.check()
     preset = choose_preset(model)
     from sira_cli.models.presets import BUNDLED
 
-    if given.scenes and paths:
+    if scenes and paths:
         raise SettingsError("give pictures, or --scenes, not both")
-    drawn, limit = given.scenes or (not paths and preset.model == BUNDLED), selection.limit or PICTURES
+    drawn, limit = scenes or (not paths and preset.model == BUNDLED), selection.limit or PICTURES
     if drawn:
         from sira_cli.demo.questions import validation_pictures
 
@@ -323,8 +288,8 @@ def maskcd(
     from sira_cli.analysis.experiment import Units
 
     units = Units[ImageMass]()
-    batch_size = given.batch_size or (PICTURE_BATCH if drawn else 1)
-    failures = show_stages(measure_mass(lvlm, pictures, units, batch_size), len(pictures))
+    together = batch_size or (PICTURE_BATCH if drawn else 1)
+    failures = show_stages(measure_mass(lvlm, pictures, units, together), len(pictures))
     calibration = calibrate(lvlm, units)
     print_tables(table(calibration))
     files.save(calibration, preset)
@@ -335,27 +300,11 @@ def maskcd(
         raise typer.Exit(3)
 
 
-ICT = """
-sira calibrate ict -p llava-1.5-7b --questions coco_pope_popular.json --images val2014/ --annotations annotations/
-sira calibrate ict -p demo --scenes
-"""
-SUPPORT = """
-sira calibrate support captions.jsonl --labels annotations/ -p llava-1.5-7b --write-preset mine.yaml
-sira calibrate support captions.jsonl --labels objects.json
-sira calibrate support captions.jsonl --controls -p llava-1.5-7b --write-preset mine.yaml
-"""
-MASKCD = """
-sira calibrate maskcd photos/ -p llava-1.5-7b
-sira calibrate maskcd photos/ -m ./my-checkpoint --limit 50 --write-preset mine.yaml
-"""
 app = typer.Typer(
     help="Fit a method's or score's parameters to a model (once per model).",
     no_args_is_help=True,
     rich_markup_mode=None,
 )
-for command, kind, examples, line in (
-    (ict, Variadic, ICT, "Directions of method ict, from labelled yes/no questions."),
-    (support, Command, SUPPORT, "The second look's threshold of support, from captions with labels."),
-    (maskcd, Command, MASKCD, "Image heads of method maskcd, from pictures without labels."),
-):
-    app.command(command.__name__, cls=kind, epilog=examples, short_help=line)(command)
+register(app, ict, "Directions of method ict, from labelled yes/no questions.")
+register(app, support, "The second look's threshold of support, from captions with labels.")
+register(app, maskcd, "Image heads of method maskcd, from pictures without labels.")

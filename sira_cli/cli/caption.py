@@ -1,28 +1,239 @@
-"""`sira caption`."""
+"""`sira caption` and `sira ask`: from options to texts or records; the run itself is `sira_cli.run.run`."""
 
 from __future__ import annotations
 
-from typing import Annotated
+import json
+import os
+import sys
+from collections.abc import Callable, Generator
+from contextlib import ExitStack, closing, nullcontext
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import typer
 
-from sira_cli.cli.options.groups import ColumnsPrompt, Paths, RunOptions, with_options
-from sira_cli.cli.pictures import run_pictures
+from sira_cli.cli.loading import engine_of
+from sira_cli.cli.options.choosing import choose_each, method_names, note_idle
+from sira_cli.cli.options.groups import PICTURES, OutputOptions, RunOptions, argument, option, with_options
+from sira_cli.cli.terminal.console import Progress, in_words, note, picture_events, resumable, say
+from sira_cli.cli.terminal.output import unsupported, verdict
+from sira_cli.errors import SettingsError
 
-EXAMPLES = """
-sira caption photos/ -r -o photos/captions.jsonl -b 8 --verify flag
-"""
+if TYPE_CHECKING:
+    from sira_cli.pictures.picture import Picture
+    from sira_cli.run.events import Event, Failed, Finished
+    from sira_cli.run.output import Output
+    from sira_cli.run.records import Result
+
+NAMED = 3  # pictures with warnings that are named at the end of a run
 
 
-@with_options()
+@with_options("sira caption photos/ -r -o photos/captions.jsonl -b 8 --verify flag", loudness="Output")
 def caption(
     *,
-    paths: Paths = None,
+    paths: list[str] | None = argument("PATH", PICTURES),
     options: RunOptions,
-    prompt: ColumnsPrompt = None,
-    words: Annotated[
-        bool, typer.Option("--words", rich_help_panel="Text", help="Score how well the picture supports each word.")
-    ] = False,
+    prompt: str | None = option(None, "Prompt; {NAME} stands for a column.", rich_help_panel="Text"),
+    words: bool = option(False, "Score how well the picture supports each word.", "--words", rich_help_panel="Text"),
 ) -> None:
     """Describe pictures."""
-    run_pictures("caption", paths or [], prompt, options, words=words)
+    _run("caption", paths or [], prompt, options, words=words)
+
+
+@with_options(
+    """
+sira ask photo.jpg "Is there a dog in the image?"
+sira ask photos/ "Is there a dog?" --choices Yes,No -o answers.jsonl
+sira ask photos/ --questions questions.jsonl -o answers.jsonl -b 8
+""",
+    "verify",
+    loudness="Output",
+)
+def ask(
+    *,
+    paths: list[str] | None = argument("PATH", PICTURES),
+    question: str | None = argument("QUESTION", "The question to ask about each picture."),
+    questions: Path | None = option(
+        None, "Questions from a .jsonl, .json, .csv, .tsv or .parquet file about pictures in PATH.", metavar="FILE"
+    ),
+    choices: str | None = option(None, "Print the likeliest of these answers.", metavar="A,B,..."),
+    options: RunOptions,
+) -> None:
+    """Answer a question about pictures."""
+    paths = paths or []
+    if questions is not None:
+        paths, question = [*paths, *([] if question is None else [question])], None
+    elif question is None:
+        raise SettingsError("Missing argument 'QUESTION': the question to ask, or --questions FILE")
+    elif os.path.exists(question):  # noqa: PTH110 (a Path would raise for a long question)
+        kind = "folder" if os.path.isdir(question) else "file"  # noqa: PTH112
+        raise SettingsError(f"the question comes last, but {question} is a {kind}: add the question in quotes")
+    else:
+        for path in paths:
+            if path.rstrip().endswith("?") and not os.path.lexists(path):
+                raise SettingsError(f"{path!r} is not a picture: give one question at a time, after pictures")
+    answers = tuple(choice.strip() for choice in choices.split(",")) if choices is not None else ()
+    _run("ask", paths, question, options, choices=answers, questions=questions)
+
+
+def _run(
+    kind: str, paths: list[str], prompt: str | None, options: RunOptions, questions: Path | None = None, **asked: Any
+) -> None:
+    """Decode every picture, under one method or several. One bad picture is reported and the others go on.
+
+    `prompt` is that of a caption (None: the preset's), or the question of an ask.
+    """
+    model, decoding, engine, output = options.model, options.decoding, options.engine, options.output
+    selection = options.selection.selected(paths, questions)
+    prompts = {"prompt": prompt} if kind == "caption" else {}
+    chosen = choose_each(method_names(decoding.method), model, decoding, **prompts, prefix=options.text.prefix)
+    first, _ = next(iter(chosen.values()))
+    several = len(chosen) > 1
+    if engine.on_ray and ("-" in paths or not output.files().any):
+        raise SettingsError("--engine ray reads and writes files: give paths, and -o FILE or --output-dir DIR")
+    if engine.on_ray and several:
+        raise SettingsError("--engine ray takes one --method at a time")
+    from sira_cli.pictures.find import left_out_message
+    from sira_cli.run.output import Output
+    from sira_cli.run.run import Local, run
+    from sira_cli.run.task import TASKS
+
+    asked |= {"questions": questions is not None, "engine": "vllm" * (engine.engine == "vllm"), "needs_text": True}
+    asked |= {"verify": options.verify.read(), "schema": options.text.read_schema()}
+    tasks = {name: TASKS[kind].of(*under, prompt, **asked) for name, under in chosen.items()}
+    pictures = selection.pictures(first.prompts.asking)
+    with ExitStack() as stack:
+        runs = []
+        for name, asking in tasks.items():
+            task = asking.about(pictures)
+            files = output.files(name if several else "")
+            runs.append((name, task, stack.enter_context(Output(task, pictures, files))))
+        note_idle(decoding, first)
+        failed, answering = 0, engine_of(model, engine, pictures)
+        for name, task, written in runs:
+            terminal = _Terminal(written, output, len(pictures), name if several else "")
+            if isinstance(answering, Local):
+                answering.on_text = terminal.on_text
+            terminal.listen(run(task, pictures, answering, written, fail_fast=output.fail_fast))
+            failed += written.counts.failed
+            if output.fail_fast and written.counts.error:
+                break
+        else:
+            if pictures.left_out:
+                note(left_out_message(pictures.left_out))
+            places = [written.path for _, _, written in runs if written.path is not None]
+            if several and places:
+                note(f"what differs: sira compare {places[0]} {places[1]}")
+            elif places and not output.json:
+                note(f"look at them: sira report {places[0]}")
+    if failed:
+        raise typer.Exit(3)
+
+
+class _Terminal:
+    """Shows a run: texts or records on stdout, progress and errors on stderr."""
+
+    def __init__(self, written: Output, output: OutputOptions, total: int, method: str = "") -> None:
+        self._written, self._json, self._overwrite, self._total = written, output.json, output.overwrite, total
+        self._method = method  # if there are several
+        self._texts = not written.any and not output.json  # whether texts are shown
+        self._named = total > 1  # whether they need their picture's name
+        self._begun = self._legend_shown = False  # a part of the current text is on the terminal; the colours' legend
+        self._warned: list[str] = []  # the first pictures with warnings
+        self._suspicious = self._changed = self._unsupported = 0
+
+    @property
+    def on_text(self) -> Callable[[Picture, str], None] | None:
+        """The function that shows a text while it is decoded, if it goes to a terminal."""
+        return self._show if self._texts and sys.stdout.isatty() else None
+
+    def listen(self, events: Generator[Event, None, None]) -> None:
+        """Run to the end, and show it."""
+        from sira_cli.run.events import Skipped
+
+        what = f"pictures, {self._method}" if self._method else "pictures"
+        silent = nullcontext(Progress("", self._total, silent=True))
+        with closing(events):
+            next(events)  # the model is ready
+            with (
+                resumable(self._written.any, self._overwrite),
+                Progress.shown(what, self._total) if self._written.any else silent as progress,
+            ):
+                for event in picture_events(events, progress):
+                    if not isinstance(event, Skipped):
+                        self._print(event)
+                    elif self._json:
+                        print(json.dumps(self._written.before(event), ensure_ascii=False))
+        self._sum_up(progress.rate)
+
+    def _print(self, event: Finished | Failed) -> None:
+        record, shown = event.record, event.picture.shown
+        if self._begun:
+            print()
+            self._begun = False
+        elif self._texts and record.status != "error":
+            self._print_name(event.picture)
+            self._print_text(record)
+            if record.objects is not None:
+                note(f"{shown}: {verdict(record)}" if self._named else verdict(record))
+        if self._json:
+            print(record.to_json(), flush=True)
+        if record.status == "error":
+            say(record.error)
+        if record.warnings:
+            warned = f"{shown}: {'; '.join(record.warnings)}"
+            self._suspicious += 1
+            self._warned = [*self._warned, warned][:NAMED]
+            if self._texts:
+                note(warned)
+        self._unsupported += bool(unsupported(record))
+        self._changed += record.draft is not None
+
+    def _print_text(self, result: Result) -> None:
+        from sira_cli.cli.terminal.strip import print_marked, print_words
+
+        if result.choices:
+            chosen = next(choice for choice in result.choices if choice["choice"] == result.text)
+            share = chosen["probability"]
+            print(f"{result.text} ({share.get('contrast', share['full']):.1%})", flush=True)
+        elif result.words and sys.stdout.isatty():
+            print_words(result.text, result.words, legend=not self._legend_shown)
+            self._legend_shown = True
+        elif result.objects:
+            print_marked(result)
+        else:
+            print(result.text, flush=True)
+
+    def _show(self, picture: Picture, piece: str) -> None:
+        if not self._begun:
+            self._print_name(picture)
+        print(piece if self._begun else piece.lstrip(), end="", flush=True)
+        self._begun = True
+
+    def _print_name(self, picture: Picture) -> None:
+        if names := [picture.shown] * self._named + [self._method] * bool(self._method):
+            print(", ".join(names), end=": ")
+
+    def _sum_up(self, rate: float) -> None:
+        written, counts = self._written, self._written.counts
+        if not written.any:
+            if counts.error and counts.total > 1:
+                say(f"{counts.error} of {counts.total} pictures failed")
+            return
+        for warned in self._warned:
+            note(warned)
+        before = "have a text file already (--overwrite replaces it)" if written.ledger is None else "were done before"
+        again = " (--retry-errors tries them again)" if written.path is not None else ""
+        counted = {
+            f"{counts.ok_before} of {counts.total} pictures {before}": counts.ok_before,
+            f"{self._suspicious} with warnings in their records": self._suspicious,
+            f"{self._changed} changed by the second look": self._changed,
+            f"{self._unsupported} with objects that the picture does not support": self._unsupported,
+            f"{counts.failed} failed{again}": counts.failed,
+        }
+        parts = [part for part, count in counted.items() if count] + written.remarks()
+        if counts.worked or not counts.total:
+            speed = f"{in_words(written.seconds)} ({rate:.2f}/s after loading)"
+            parts.insert(0, f"{counts.ok} of {counts.total} pictures done in {speed}")
+        method = f"under {self._method}: " if self._method else ""
+        note(method + ", ".join(parts) + (f": {written.path}" if written.path is not None else ""))

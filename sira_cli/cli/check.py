@@ -4,31 +4,17 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from contextlib import closing
-from dataclasses import asdict, dataclass, field, fields, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import typer
 
 from sira_cli.cli.loading import engine_of
+from sira_cli.cli.options import groups
 from sira_cli.cli.options.choosing import choose
-from sira_cli.cli.options.groups import (
-    DecodingOptions,
-    EngineOptions,
-    FailFast,
-    MinSupport,
-    ModelOptions,
-    Objects,
-    PathOptions,
-    Quiet,
-    RecordsFile,
-    RetryErrors,
-    Verbose,
-    option,
-    with_options,
-)
-from sira_cli.cli.terminal.console import Progress, note, resumable, run_records, say, set_verbosity
+from sira_cli.cli.options.groups import DecodingOptions, EngineOptions, ModelOptions, argument, option
+from sira_cli.cli.terminal.console import note, resumable, run_records, say
 from sira_cli.cli.terminal.output import MORE_WORDS, note_threshold
 from sira_cli.errors import SettingsError
 
@@ -36,11 +22,6 @@ if TYPE_CHECKING:
     from sira_cli.models.preset import Preset
     from sira_cli.run.endpoint import Endpoint
 
-EXAMPLES = """
-sira check captions.csv -o checks.jsonl
-sira check photos/ --min-support 0.3
-sira check photos/ --endpoint http://localhost:11434/v1 --model qwen3-vl:8b
-"""
 WORST = 20  # rows of the table
 
 
@@ -64,42 +45,45 @@ class LookOptions:
 
     title: ClassVar[str] = "Second look"
 
-    min_support: MinSupport = None
-    objects: Objects = None
+    min_support: groups.MinSupport = None
+    objects: groups.Objects = None
 
 
 @dataclass(frozen=True)
 class RecordOptions:
-    """Target of records, repetition of work, and amount of output."""
+    """Target of records, and repetition of work."""
 
     title: ClassVar[str] = "Output"
 
-    output: RecordsFile = None
+    output: groups.RecordsFile = None
     overwrite: bool = option(False, "Replace existing records.", "--overwrite")
-    retry_errors: RetryErrors = False
-    fail_fast: FailFast = False
+    retry_errors: groups.RetryErrors = False
+    fail_fast: groups.FailFast = False
     json: bool = option(False, "Print one JSON record per caption.", "--json")
-    quiet: Quiet = False
-    verbose: Verbose = 0
 
 
-_PATH = "Pictures or folders with text files, files of captions, data sets."
 _ENDPOINT = (
     "Ask a server with OpenAI's protocol, such as http://localhost:11434/v1; --model is the name there, if it has "
     "several. Key: $OPENAI_API_KEY."
 )
 
 
-@with_options()
+@groups.with_options(
+    """
+sira check captions.csv -o checks.jsonl
+sira check photos/ --min-support 0.3
+sira check photos/ --endpoint http://localhost:11434/v1 --model qwen3-vl:8b
+""",
+    loudness="Output",
+)
 def check(
-    context: typer.Context,
     *,
-    paths: Annotated[list[str] | None, typer.Argument(metavar="PATH", help=_PATH)] = None,
+    paths: list[str] | None = argument("PATH", "Pictures or folders with text files, files of captions, data sets."),
     captions: CaptionOptions,
     model: ModelOptions,
-    endpoint: Annotated[str | None, typer.Option(metavar="URL", rich_help_panel="Model", help=_ENDPOINT)] = None,
+    endpoint: str | None = option(None, _ENDPOINT, metavar="URL", rich_help_panel="Model"),
     look: LookOptions,
-    selection: PathOptions,
+    selection: groups.PathOptions,
     engine: EngineOptions,
     output: RecordOptions,
 ) -> None:
@@ -109,22 +93,26 @@ def check(
     .parquet or .arrow file. They are never changed. The worst are shown in a table; -o keeps a record of each, and
     resumes a stopped run.
     """
-    set_verbosity(output.quiet, output.verbose)
     if engine.on_ray and output.output is None:
         raise SettingsError("--engine ray writes files: give -o FILE")
     if not paths and selection.files_from is None:
         raise SettingsError("Missing argument 'PATH': a folder of pictures with captions, or a file of captions")
+    from sira_cli.look.verify import Verify
+    from sira_cli.look.words import find_words
     from sira_cli.pictures.captions import check_pictures, find_captions
+    from sira_cli.pictures.find import Pictures, left_out_message
+    from sira_cli.run.check import Check
+    from sira_cli.run.output import Files, Output
+    from sira_cli.run.run import run
 
     named = selection.selected(paths)
-    found = find_captions(
-        named.all_paths(),
-        recursive=named.recursive,
-        exclude=named.exclude or (),
-        shard=named.shard,
-        limit=named.limit,
-        **asdict(captions),
-    )
+    part: dict[str, Any] = {
+        "recursive": named.recursive,
+        "exclude": named.exclude or (),
+        "shard": named.shard,
+        "limit": named.limit,
+    }
+    found = find_captions(named.all_paths(), **part, **asdict(captions))
     check_pictures(found)
     if output.output is not None:  # a table is made from records next to it
         written = output.output.resolve(), output.output.resolve().with_suffix(".jsonl")
@@ -133,14 +121,7 @@ def check(
                 raise SettingsError(
                     f"--output {output.output}: would replace the captions in {file}: give another name"
                 )
-    server, preset = _server(context, endpoint, model, engine)
-    from sira_cli.look.verify import Verify
-    from sira_cli.look.words import find_words
-    from sira_cli.pictures.find import Pictures, left_out_message
-    from sira_cli.run.check import Check
-    from sira_cli.run.output import Files, Output
-    from sira_cli.run.run import run
-
+    server, preset = _server(endpoint, model, engine)
     verify = Verify(look.min_support, find_words(look.objects))
     note_threshold(verify, preset)
     pictures = Pictures(found.pictures, found.unread)
@@ -153,17 +134,14 @@ def check(
             note(f"left out: {_number(found.without, 'picture')} without a caption")
         if found.failed:
             note(f"left out: {_number(found.failed, 'record')} of pictures that failed")
-        answering = server or engine_of(model, engine, pictures)
-        summary = Summary()
-        with closing(run(task, pictures, answering, kept, fail_fast=output.fail_fast)) as events:
-            next(events)  # the model is ready
-            with resumable(kept.any, output.overwrite), Progress.shown("captions", kept.counts.total) as progress:
-                for _, record in run_records(events, kept, progress):
-                    summary.add(record)
-                    if output.json:
-                        print(json.dumps(record, ensure_ascii=False), flush=True)
+        summary, counts = Summary(), kept.counts
+        events = run(task, pictures, server or engine_of(model, engine, pictures), kept, fail_fast=output.fail_fast)
+        with resumable(kept.any, output.overwrite):
+            for record in run_records(events, kept):
+                summary.add(record)
+                if output.json:
+                    print(json.dumps(record, ensure_ascii=False), flush=True)
         summary.show(float(task.how["min_support"]), as_json=output.json)
-        counts = kept.counts
         if counts.failed:
             say(f"{counts.failed} of {counts.total} failed" + " (--retry-errors tries them again)" * kept.any)
         if kept.path is not None:
@@ -173,17 +151,13 @@ def check(
         raise typer.Exit(3)
 
 
-def _server(
-    context: typer.Context, address: str | None, model: ModelOptions, engine: EngineOptions
-) -> tuple[Endpoint | None, Preset]:
+def _server(address: str | None, model: ModelOptions, engine: EngineOptions) -> tuple[Endpoint | None, Preset]:
     """Return the server, if one is given, and the preset, with the model's name there."""
     if address is None:
         return None, choose(model, DecodingOptions())[0]
-    for name in (each.name for group in (model, engine) for each in fields(group)):
-        source = context.get_parameter_source(name)
-        if name not in ("model", "preset", "settings") and source is not None and source.name == "COMMANDLINE":
-            option = name.replace("_", "-")
-            raise SettingsError(f"--{option} is for a model that is loaded here: leave it out with --endpoint")
+    for name in groups.given(model, engine):
+        if name not in ("model", "preset", "set"):
+            raise SettingsError(f"--{name} is for a model that is loaded here: leave it out with --endpoint")
     from sira_cli.run.endpoint import Endpoint
 
     server = Endpoint(address, model.model)
@@ -197,7 +171,6 @@ class Summary:
     """Counts over records of checks; `objects` and `below` count each once per caption."""
 
     captions: int = 0
-    failed: int = 0
     objects: int = 0
     below: int = 0  # the threshold
     unrecognised: int = 0  # captions that name no object of the word list
@@ -209,7 +182,6 @@ class Summary:
         from sira_cli.look.claims import unsupported
 
         if record["status"] != "ok":
-            self.failed += 1
             return
         below = sorted((float(one["support"]), str(one["thing"])) for one in unsupported(record))
         self.captions += 1

@@ -5,27 +5,19 @@ from __future__ import annotations
 import functools
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from itertools import groupby
 from operator import attrgetter
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import typer
 
 from sira_cli.cli.loading import load_in_vllm, load_model
+from sira_cli.cli.options import groups
 from sira_cli.cli.options.choosing import ALL, able, choose_each, choose_preset, method_names, note_idle
-from sira_cli.cli.options.groups import (
-    BatchSizeOption,
-    DecodingOptions,
-    MethodsOptions,
-    ModelOptions,
-    Quiet,
-    RetryErrors,
-    Verbose,
-    with_options,
-)
-from sira_cli.cli.terminal.console import note, resumable, say, set_verbosity, show_stages, spell, with_options_named
+from sira_cli.cli.options.groups import DecodingOptions, ModelOptions, argument, option
+from sira_cli.cli.terminal.console import note, resumable, say, show_stages, spell, with_options_named
 from sira_cli.cli.terminal.output import check_file, new_table, note_threshold, save_report, table_console
 from sira_cli.errors import SettingsError
 from sira_cli.eval.benchmark import Asking, Card
@@ -41,13 +33,8 @@ if TYPE_CHECKING:
     from sira_cli.look.verify import Verify
     from sira_cli.run.lvlm import Lvlm
 
+FOR_RUNS = ("verify", "batch-size", "engine", "shard", "overwrite", "retry-errors")
 EXTRAS = ("neither", "words", "length")  # left out first on a narrow terminal
-EXAMPLES = """
-sira eval pope coco_pope_*.json --images val2014/ --method sira,vcd -o pope/
-sira eval chair annotations/ --answers captions.jsonl
-sira eval pope,chair,amber benchmarks/ -p llava-1.5-7b --method sira,vcd -o all/
-"""
-Look = Literal["guide"]  # the second look that changes captions
 
 
 @dataclass(frozen=True)
@@ -56,43 +43,27 @@ class EvalOptions:
 
     title: ClassVar[str] = "Answers and figures"
 
-    images: Annotated[Path | None, typer.Option(metavar="FOLDER", help="Ask about the pictures in this folder.")] = None
-    answers: Annotated[
-        list[str] | None, typer.Option(metavar="[LABEL=]FILE...", help="Score these answers, sira's own or others.")
-    ] = None
-    option: Annotated[
-        list[str] | None,
-        typer.Option(metavar="[NAME.]KEY=VALUE", help="An option of a benchmark: rule=vcd, or pope.rule=vcd."),
-    ] = None
-    verify: Annotated[
-        Look | None, typer.Option(help="Also caption under each --method with a second look (CHAIR, AMBER).")
-    ] = None
-    batch_size: BatchSizeOption = None
-    engine: Annotated[Literal["local", "vllm"], typer.Option(help="Decode here, or in vLLM (docs/vllm.md).")] = "local"
-    limit: Annotated[
-        int | None, typer.Option(metavar="N", min=1, help="Only N questions per file (POPE), or N pictures.")
-    ] = None
-    shard: Annotated[
-        str | None, typer.Option(metavar="I/N", help="Ask only part I of N; score all with --answers.")
-    ] = None
-    no_controls: Annotated[
-        bool, typer.Option("--no-controls", help="Leave out the controls greedy and greedy+apc.")
-    ] = False
-    output: Annotated[
-        Path | None,
-        typer.Option(
-            "-o", "--output", metavar="FOLDER", help="Keep answers here, to resume a stopped run, and report.json."
-        ),
-    ] = None
-    overwrite: Annotated[bool, typer.Option("--overwrite", help="Start again: replace existing answers.")] = False
-    retry_errors: RetryErrors = False
-    details: Annotated[Path | None, typer.Option(metavar="FILE.jsonl", help="Write how each answer was counted.")] = (
-        None
+    images: Path | None = option(None, "Ask about the pictures in this folder.", metavar="FOLDER")
+    answers: list[str] | None = option(None, "Score these answers, sira's own or others.", metavar="[LABEL=]FILE...")
+    own_options: list[str] | None = option(
+        None, "An option of a benchmark: rule=vcd, or pope.rule=vcd.", "--option", metavar="[NAME.]KEY=VALUE"
     )
-    paper: Annotated[bool, typer.Option("--paper", help="Also show the paper's figures for the same model.")] = False
-    json: Annotated[bool, typer.Option("--json", help="Print JSON: one object per benchmark.")] = False
-    quiet: Quiet = False
-    verbose: Verbose = 0
+    verify: Literal["guide"] | None = option(
+        None, "Also caption under each --method with a second look (CHAIR, AMBER)."
+    )
+    batch_size: Any = groups.batches("Pictures at once (default: auto on a GPU, else 1).")
+    engine: Literal["local", "vllm"] = option("local", "Decode here, or in vLLM (docs/vllm.md).")
+    limit: int | None = option(None, "Only N questions per file (POPE), or N pictures.", metavar="N", min=1)
+    shard: str | None = option(None, "Ask only part I of N; score all with --answers.", metavar="I/N")
+    no_controls: bool = option(False, "Leave out the controls greedy and greedy+apc.", "--no-controls")
+    output: Path | None = option(
+        *(None, "Keep answers here, to resume a stopped run, and report.json.", "-o", "--output"), metavar="FOLDER"
+    )
+    overwrite: bool = option(False, "Start again: replace existing answers.", "--overwrite")
+    retry_errors: groups.RetryErrors = False
+    details: Path | None = option(None, "Write how each answer was counted.", metavar="FILE.jsonl")
+    paper: bool = option(False, "Also show the paper's figures for the same model.", "--paper")
+    json: bool = option(False, "Print JSON: one object per benchmark.", "--json")
 
 
 @dataclass(frozen=True)
@@ -105,31 +76,33 @@ class Asked:
     sources: Sequence[AnswerFiles] = ()
 
 
-@with_options()
-def evaluate(
-    names: Annotated[
-        str | None, typer.Argument(metavar="NAME,...", help=f"{', '.join(CARDS)}.", show_default=False)
-    ] = None,
-    paths: Annotated[
-        list[Path] | None, typer.Argument(metavar="PATH", help="The benchmark's files or folder.", show_default=False)
-    ] = None,
+@groups.with_options(
+    """
+sira eval pope coco_pope_*.json --images val2014/ --method sira,vcd -o pope/
+sira eval chair annotations/ --answers captions.jsonl
+sira eval pope,chair,amber benchmarks/ -p llava-1.5-7b --method sira,vcd -o all/
+""",
+    loudness=EvalOptions.title,
+)
+def eval_benchmarks(
+    names: str | None = argument("NAME,...", f"{', '.join(CARDS)}."),
+    paths: list[Path] | None = argument("PATH", "The benchmark's files or folder."),
     *,
     options: EvalOptions,
     model: ModelOptions,
-    decoding: MethodsOptions,
+    decoding: groups.MethodsOptions,
 ) -> None:
     """Run and score POPE, CHAIR and AMBER as their official scripts do.
 
     Give one benchmark's files with --images to ask the model, or with --answers to score answers. Several names, or one
     without either option: PATH is a folder that holds pope/, coco/ or amber/, and the pictures in images/.
     """
-    set_verbosity(options.quiet, options.verbose)
     cards = [] if names is None else find_cards([name.strip() for name in names.split(",")])
     if not paths and options.images is None and not options.answers:
         _list(cards)
         return
     spell({option.name: "--option" for card in cards for option in card.options})
-    given = options_of_each(cards, options.option or (), answered=bool(options.answers))
+    given = options_of_each(cards, options.own_options or (), answered=bool(options.answers))
     if len(cards) == 1 and (options.images is not None or options.answers):
         (card,) = cards
         files = card.files_in(paths or [])
@@ -167,9 +140,9 @@ def _list(cards: list[Card]) -> None:
             rows |= {"note": card.note} if card.note else {}
         for name, value in rows.items():
             print(f"  {name:8} {value}")
-        for option in card.options if cards else ():
-            default = f" (default: {option.default.strip()})" if option.default else ""
-            print(f"  --option {option.name}={'|'.join(option.choices) or 'TEXT'}\n           {option.help}{default}")
+        for each in card.options if cards else ():
+            default = f" (default: {each.default.strip()})" if each.default else ""
+            print(f"  --option {each.name}={'|'.join(each.choices) or 'TEXT'}\n           {each.help}{default}")
     names = ",".join(card.name for card in cards or CARDS.values())
     print(f"try it:    sira demo --export scenes && sira eval {names} scenes -p demo")
 
@@ -186,14 +159,9 @@ def _check(options: EvalOptions, model: ModelOptions, decoding: DecodingOptions)
     if options.images is not None and options.answers:
         raise SettingsError("give --images FOLDER to ask the model, or --answers FILE to score answers: one of the two")
     if options.answers:
-        runs = ("verify", "batch_size", "engine", "shard", "overwrite", "retry_errors")
-        known = ("preset", "model")  # --paper needs the model's name
-        for group in (options, model, decoding):
-            for field in fields(group):
-                for_runs = field.name in runs if group is options else field.name not in known
-                if for_runs and getattr(group, field.name) != field.default:
-                    name = "set" if field.name == "settings" else field.name.replace("_", "-")
-                    raise SettingsError(f"--{name} is for runs: leave it out, or give --images instead of --answers")
+        runs = [name for name in groups.given(options) if name in FOR_RUNS]
+        for name in [*runs, *(name for name in groups.given(model, decoding) if name not in ("preset", "model"))]:
+            raise SettingsError(f"--{name} is for runs: leave it out, or give --images instead of --answers")
     if options.shard is not None:
         Shard.parse(options.shard)
     if details is not None:

@@ -13,6 +13,7 @@ from typer.core import TyperCommand, TyperGroup
 from typer.exceptions import TyperException
 
 from sira_cli.cli.options.setting import OPTIONS, spelled
+from sira_cli.cli.terminal.console import set_verbosity
 from sira_cli.errors import SettingsError
 from sira_cli.methods.settings import FORK_SETTINGS, Setting
 
@@ -102,21 +103,37 @@ class Command(TyperCommand):
     """A command whose epilog is a list of examples, one per line."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Read the command line, and check all paths in it."""
+        """Read the command line, set the verbosity, and check all paths."""
         try:
-            rest: list[str] = super().parse_args(ctx, args)
+            rest: list[str] = super().parse_args(ctx, self._repeated(args))
         except TyperException as error:
             name = vars(error).get("option_name", "")
             takes = kind_of(error) == "NoSuchOption" and any("--set" in option.opts for option in self.params)
             if takes and (instead := spelled(name)):
                 raise SettingsError(f"no such option: {name}; use {instead}") from None
             raise
+        if not ctx.resilient_parsing:
+            set_verbosity(ctx.params.get("quiet", False), ctx.params.get("verbose", 0))
         for parameter in [] if ctx.resilient_parsing else self.params:
             given = ctx.params.get(parameter.name)
             for value in given if isinstance(given, list | tuple) else [given]:
                 if isinstance(value, Path) or (isinstance(value, str) and parameter.name in MAY_BE_PATHS):
                     _check_path(ctx, parameter, value)
         return rest
+
+    def _repeated(self, args: list[str]) -> list[str]:
+        """Put an option whose metavar is like `FILE...` before each of its values: `--answers a.jsonl b.jsonl`."""
+        options = [each for each in self.params if getattr(each, "multiple", False)]
+        names = {name for each in options if str(each.metavar).endswith("...") for name in each.opts}
+        current, expanded = "", list[str]()
+        for before, arg in zip(["", *args], args, strict=False):
+            if arg.startswith("-") and arg != "-":
+                name = arg.partition("=")[0]
+                current = name if name in names else ""
+            elif current and before != current:
+                expanded.append(current)
+            expanded.append(arg)
+        return expanded
 
     def sections(self, ctx: Any) -> dict[str, list[tuple[str, str]]]:
         """Return the rows of every group of options, `(names and value, help)`, in the order of their declaration."""
@@ -175,22 +192,7 @@ class Groups(TyperGroup):
                 formatter.write_dl(rows)
 
 
-class Variadic(Command):
-    """A command whose options with values such as `FILE...` take several: `--answers a.jsonl b.jsonl`."""
-
-    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Repeat the option before each of its values."""
-        several = [option for option in self.params if str(option.metavar).endswith("...")]
-        names = {name for option in several if option.param_type_name == "option" for name in option.opts}
-        expanded: list[str] = []
-        current = ""
-        for number, arg in enumerate(args):
-            if arg.startswith("-") and arg != "-":
-                name = arg.partition("=")[0]
-                current = name if name in names else ""
-                expanded.append(arg)
-                continue
-            if current and args[number - 1] != current:
-                expanded.append(current)
-            expanded.append(arg)
-        return super().parse_args(ctx, expanded)
+def register(app: typer.Typer, command: Any, line: str | None = None, group: str | None = None) -> None:
+    """Add a command that `with_options` made, named by the first word of its function, with its line in the list."""
+    name = command.__name__.partition("_")[0]
+    app.command(name, cls=Command, epilog=command.examples, short_help=line, rich_help_panel=group)(command)

@@ -89,7 +89,7 @@ def engine_of(
         from sira_cli.run.run import Local
 
         def load(task: PictureTask) -> Lvlm:
-            if options.on_vllm:
+            if options.engine == "vllm":
                 return load_in_vllm(task.preset, model, task.method, options.batch_size, task.together)
             return load_model(task.preset, model, task.method, pictures)
 

@@ -1,4 +1,4 @@
-"""`sira presets`."""
+"""`sira presets` and `sira doctor`."""
 
 from __future__ import annotations
 
@@ -6,16 +6,17 @@ import itertools
 import math
 import re
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
 import typer
 
-from sira_cli.cli.help import Command
+from sira_cli.cli.help import register
 from sira_cli.cli.loading import load_model
+from sira_cli.cli.options import setting as set_option
 from sira_cli.cli.options.choosing import choose_preset, with_revision
-from sira_cli.cli.options.groups import Offline, ResearchModelOptions, with_options
-from sira_cli.cli.terminal.console import note, say, set_verbosity, waiting
-from sira_cli.cli.terminal.output import show_report
+from sira_cli.cli.options.groups import AsJson, Offline, ResearchModelOptions, argument, option, with_options
+from sira_cli.cli.terminal.console import note, say, waiting
+from sira_cli.cli.terminal.output import new_list, show_report, table_console
 from sira_cli.errors import ModelNotFoundError, SettingsError
 
 if TYPE_CHECKING:
@@ -24,13 +25,10 @@ if TYPE_CHECKING:
 SCENE = 1  # seed of the drawn scene of a proof
 WIDE, WIDEST = 90, 160  # columns of a terminal that has room for the models, and for descriptions
 
-app = typer.Typer(help="List, show, check and make presets.", no_args_is_help=True)
 
-
-@app.command("list", cls=Command, epilog="sira presets list")
+@with_options("sira presets list", loudness="")
 def list_presets() -> None:
     """List every preset by family, yours and the shipped ones."""
-    from sira_cli.cli.terminal.output import new_list, table_console
     from sira_cli.models import presets
 
     found: list[Preset] = []
@@ -66,34 +64,31 @@ def shown_sizes(preset: Preset) -> tuple[str, str]:
     return f"{preset.download_gb:.1f} GB", f"{math.ceil(memory / 1e9)} GB"
 
 
-@app.command(cls=Command, epilog="sira presets show llava-1.5-7b\nsira presets show mine.yaml --all")
+@with_options("sira presets show llava-1.5-7b\nsira presets show mine.yaml --all", loudness="")
 def show(
-    name: Annotated[str, typer.Argument(help="Preset name or file.")],
-    every: Annotated[bool, typer.Option("--all", help="Print every key that --set takes, with its value.")] = False,
+    name: str = argument("NAME", "Preset name or file.", required=True),
+    every: bool = option(False, "Print every key that --set takes, with its value.", "--all"),
 ) -> None:
     """Print a preset as YAML, without the defaults."""
     from sira_cli.models import presets
 
     preset = presets.find(name)
-    if not every:
-        print(presets.to_yaml(preset), end="")
-        return
-    from sira_cli.cli.options import setting as set_option
-
-    for key, value in set_option.values(preset).items():
-        print(f"{key}={value}")
+    lines = (f"{key}={value}\n" for key, value in set_option.values(preset).items())
+    print("".join(lines) if every else presets.to_yaml(preset), end="")
 
 
-@app.command(
-    cls=Command,
-    epilog="sira presets check mine.yaml\nsira presets check -m Qwen/Qwen3-VL-8B-Instruct\n"
-    "sira presets check -p llava-1.5-7b --json",
+@with_options(
+    """
+sira presets check mine.yaml
+sira presets check -m Qwen/Qwen3-VL-8B-Instruct
+sira presets check -p llava-1.5-7b --json
+""",
+    loudness="",
 )
-@with_options()
 def check(
     *,
-    file: Annotated[str | None, typer.Argument(help="Preset file.", show_default=False)] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object; needs --model or -p.")] = False,
+    file: str | None = argument("FILE", "Preset file."),
+    as_json: bool = option(False, "Print one JSON object; needs --model or -p.", "--json"),
     model: ResearchModelOptions,
 ) -> None:
     """Check a preset file; or, with --model or --preset, prove that SIRA decodes a model as in Algorithm 1.
@@ -101,7 +96,6 @@ def check(
     The proof loads the model, decodes a few tokens about a drawn scene, and compares both streams with a slow
     reference: full passes with masks and without caches. Exit codes: 0 exact, 1 not exact or not proven, 2 refused.
     """
-    set_verbosity(False, 0)
     if model.model is None and model.preset is None:
         if file is None:
             raise SettingsError("give a preset file, --model or --preset")
@@ -146,15 +140,12 @@ def _check_file(file: str) -> None:
     print(f"{file}: ok ({preset.name}: {preset.model}, {fork}, alpha = {preset.sira.alpha:g})")
 
 
-@app.command(
-    cls=Command, epilog="sira presets new ./my-checkpoint\nsira presets new llava-hf/llava-1.5-13b-hf > mine.yaml"
-)
+@with_options("sira presets new ./my-checkpoint\nsira presets new llava-hf/llava-1.5-13b-hf > mine.yaml", loudness="")
 def new(
-    model: Annotated[str, typer.Argument(help="Hugging Face model id, ID@REVISION, or folder.")],
+    model: str = argument("MODEL", "Hugging Face model id, ID@REVISION, or folder.", required=True),
     offline: Offline = False,
 ) -> None:
     """Print a preset for a model: K = L/2, its image tokens, its size."""
-    set_verbosity(False, 0)
     from sira_cli.files import from_home
     from sira_cli.models import presets
     from sira_cli.models.load import inspect_model
@@ -176,3 +167,21 @@ def new(
     print(presets.to_yaml(preset), end="")
     note(f"{facts.layers} decoder layers, image token id {facts.image_token}")
     note(f"not saved: to use it as --preset {name}, save it as {presets.home() / 'presets' / f'{name}.yaml'}")
+
+
+@with_options("sira doctor\nsira doctor --json > doctor.json", loudness="")
+def doctor(*, as_json: AsJson = False) -> None:
+    """Show this machine: versions, device, installed extras, presets that fit, and what to type next.
+
+    Memory is computed from each model's shape: weights, caches of both streams, one photograph. Nothing is downloaded.
+    """
+    with waiting("looking"):
+        from sira_cli.analysis.doctor import examine
+
+        found = examine()
+    show_report(found, as_json)
+
+
+app = typer.Typer(help="List, show, check and make presets.", no_args_is_help=True)
+for command in (list_presets, show, check, new):
+    register(app, command)

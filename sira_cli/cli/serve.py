@@ -5,20 +5,16 @@ from __future__ import annotations
 import errno
 import signal
 import socket
-from dataclasses import dataclass, fields
-from typing import ClassVar
+from collections.abc import Sequence
+from dataclasses import fields
 
 from sira_cli.cli.loading import load_model
 from sira_cli.cli.options.choosing import choose
-from sira_cli.cli.options.groups import DecodingOptions, ModelOptions, Quiet, Verbose, option, with_options
-from sira_cli.cli.terminal.console import note, set_verbosity, verbosity
+from sira_cli.cli.options.groups import DecodingOptions, ModelOptions, option, with_options
+from sira_cli.cli.terminal.console import note, verbosity
 from sira_cli.errors import SettingsError, install
 from sira_cli.serve import Limits
 
-EXAMPLES = """
-sira serve -p demo
-sira serve -p llava-1.5-7b --host 0.0.0.0 --api-key "$KEY" -b 16
-"""
 CONNECTIONS = 1024  # at once; more: 503
 LOOPBACK = ("127.0.0.1", "localhost", "::1")  # reachable only from this machine
 LOCAL_NAMES = ("127.0.0.1", "localhost", "[::1]")  # in a `Host` header
@@ -26,56 +22,37 @@ LIMITS = {each.name: each for each in fields(Limits)}
 LIMITS_IN_WORDS = ", ".join(f"{name}={each.default} ({each.metadata['unit']})" for name, each in LIMITS.items())
 
 
-@dataclass(frozen=True)
-class ServerOptions:
-    """Where the server listens, to whom it answers, and what one request may cost."""
-
-    title: ClassVar[str] = "Options"
-
-    host: str = option(LOOPBACK[0], "Address to listen on.", metavar="HOST")
-    port: int = option(8000, "Port to listen on; 0: any free port.", metavar="PORT", min=0, max=65535)
+@with_options(
+    """
+sira serve -p demo
+sira serve -p llava-1.5-7b --host 0.0.0.0 --api-key "$KEY" -b 16
+"""
+)
+def serve(
+    *,
+    host: str = option(LOOPBACK[0], "Address to listen on.", metavar="HOST"),
+    port: int = option(8000, "Port to listen on; 0: any free port.", metavar="PORT", min=0, max=65535),
     api_key: str | None = option(
-        None,
-        "Key that clients must send; required with --host.",
-        metavar="KEY",
-        envvar="SIRA_API_KEY",
-        show_envvar=True,
-    )
+        None, "Key that clients must send; required with --host.", metavar="KEY", envvar="SIRA_API_KEY"
+    ),
     allow_urls: bool = option(
         False, "Download pictures that requests name by URL, from public addresses.", "--allow-urls"
-    )
-    batch_size: int = option(8, "Maximum number of texts decoded together.", "-b", "--batch-size", metavar="N", min=1)
-    limit: list[str] | None = option(None, f"A limit: {LIMITS_IN_WORDS}.", metavar="NAME=VALUE")
-    quiet: Quiet = False
-    verbose: Verbose = 0
-
-    def limits(self) -> Limits:
-        """Return all limits; some are given as NAME=VALUE."""
-        values = {}
-        for each in self.limit or ():
-            name, _, value = each.partition("=")
-            if name not in LIMITS:
-                raise SettingsError(f"--limit {each}: expected NAME=VALUE with NAME one of {', '.join(LIMITS)}")
-            most = LIMITS[name].metadata["most"]
-            if not (value.isdecimal() and 1 <= int(value) <= most):
-                raise SettingsError(f"--limit {each}: expected a whole number from 1 to {most}")
-            values[name] = int(value)
-        return Limits(**values)
-
-
-@with_options()
-def serve(*, options: ServerOptions, model: ModelOptions, decoding: DecodingOptions) -> None:
+    ),
+    batch_size: int = option(8, "Maximum number of texts decoded together.", "-b", "--batch-size", metavar="N", min=1),
+    limit: list[str] | None = option(None, f"A limit: {LIMITS_IN_WORDS}.", metavar="NAME=VALUE"),
+    model: ModelOptions,
+    decoding: DecodingOptions,
+) -> None:
     """Answer programs that speak OpenAI's protocol or Ollama's, on this machine only unless --host is given.
 
     Requests go to /v1/chat/completions, /api/chat or /api/generate, with pictures as base64. The address itself is a
     page that shows two methods side by side. Prompts and pictures are never logged, no files are opened for
     a client, and nothing is fetched without --allow-urls.
     """
-    set_verbosity(options.quiet, options.verbose)
-    limits, host, key = options.limits(), options.host, options.api_key
-    if host not in LOOPBACK and not key:
+    limits = limits_of(limit or ())
+    if host not in LOOPBACK and not api_key:
         raise SettingsError(f"--host {host}: others can reach it, so set --api-key, or SIRA_API_KEY")
-    with listening(host, options.port) as listener:  # before torch is imported, so that a taken port is known at once
+    with listening(host, port) as listener:  # before torch is imported, so that a taken port is known at once
         preset, method = choose(model, decoding)
         try:
             import fastapi  # noqa: F401 (`serve.app` needs it and the next one, but it imports torch)
@@ -86,8 +63,8 @@ def serve(*, options: ServerOptions, model: ModelOptions, decoding: DecodingOpti
         lvlm = load_model(preset, model, method)
         from sira_cli.serve.app import Server
 
-        hosts = None if key else list(LOCAL_NAMES)
-        server = Server(lvlm, options.batch_size, limits, api_key=key, hosts=hosts, allow_urls=options.allow_urls)
+        hosts = None if api_key else list(LOCAL_NAMES)
+        server = Server(lvlm, batch_size, limits, api_key=api_key, hosts=hosts, allow_urls=allow_urls)
         config = uvicorn.Config(
             server.app,
             log_level="info" if verbosity() else "warning",
@@ -104,6 +81,20 @@ def serve(*, options: ServerOptions, model: ModelOptions, decoding: DecodingOpti
         name = preset.name or preset.model
         note(f"{name} with {method.name} at {address}/v1, a page to try it at {address} (Ctrl-C ends)")
         uvicorn.Server(config).run(sockets=[listener])
+
+
+def limits_of(given: Sequence[str]) -> Limits:
+    """Return all limits, of which some are given as NAME=VALUE."""
+    values = {}
+    for each in given:
+        name, _, value = each.partition("=")
+        if name not in LIMITS:
+            raise SettingsError(f"--limit {each}: expected NAME=VALUE with NAME one of {', '.join(LIMITS)}")
+        most = LIMITS[name].metadata["most"]
+        if not (value.isdecimal() and 1 <= int(value) <= most):
+            raise SettingsError(f"--limit {each}: expected a whole number from 1 to {most}")
+        values[name] = int(value)
+    return Limits(**values)
 
 
 def listening(host: str, port: int) -> socket.socket:

@@ -294,7 +294,7 @@ def test_bad_pictures_do_not_end_the_run(sira, tmp_path):
 def test_without_matplotlib(sira, monkeypatch, tmp_path):
     """Known before the model is loaded."""
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
-    monkeypatch.setattr("sira_cli.cli.research.drift.load_model", lambda *args: pytest.fail("too late"))
+    monkeypatch.setattr("sira_cli.cli.research.load_model", lambda *args: pytest.fail("too late"))
     code, out, err = sira("drift", EXAMPLES[0], "-p", "demo", "--plot", tmp_path / "drift.pdf")
     assert (code, out) == (2, "")
     assert "drift.pdf: a figure needs matplotlib: " in err

@@ -34,7 +34,7 @@ from sira_cli.analysis.sweep import (
     spread,
     sweep,
 )
-from sira_cli.cli.research.sweep import _write_preset
+from sira_cli.cli.research import _write_preset
 from sira_cli.cli.terminal.output import print_tables, save_plot
 from sira_cli.demo.measure import measure
 from sira_cli.demo.questions import SPLITS, Questions, held_out, validation_questions
@@ -70,7 +70,7 @@ def under(lvlm: Lvlm, cell: Cell, **settings: Any) -> Lvlm:
 def loaded(lvlm, monkeypatch):
     """Commands get the model that is loaded already."""
     monkeypatch.setattr(
-        "sira_cli.cli.research.sweep.load_model",
+        "sira_cli.cli.research.load_model",
         lambda preset, model, method, **more: lvlm.under(methods.find(method), preset),
     )
 

@@ -45,7 +45,6 @@ class Page:
 def make_page(
     *files: str | Path,
     other: str | Path | None = None,
-    title: str | None = None,
     limit: int | None = None,
     on_picture: Callable[[int, int], None] = lambda done, total: None,
 ) -> Page:
@@ -54,7 +53,6 @@ def make_page(
     Args:
         files: what `sira trace` wrote, or folders of it; or one file that `sira caption`, `ask` or `check` wrote.
         other: records of another run over the same pictures, to compare with.
-        title: of the page; default: the picture's or the file's name.
         limit: of a gallery, the number of records that are shown: the most doubtful.
         on_picture: receives how many pictures of a gallery are done, and their total.
 
@@ -70,11 +68,11 @@ def make_page(
             if other is not None or limit is not None:
                 raise SettingsError(f"{first}: `with` and `limit` are for records, not for traces")
             traces = [trace for path in paths for file in trace_files(path) for trace in read_traces(file)]
-            return Page(render(traces, title), f"{len(traces)} trace{'s' * (len(traces) > 1)}")
+            return Page(render(traces), f"{len(traces)} trace{'s' * (len(traces) > 1)}")
         if len(paths) > 1:
             raise SettingsError(f"{first} and {len(paths) - 1} more: expected one file of records")
         gallery, shows, notes = gallery_of(paths[0], None if other is None else Path(other), limit, on_picture)
-    return Page(_html("gallery", title=title or paths[0].name, **gallery), shows, notes)
+    return Page(_html("gallery", title=paths[0].name, **gallery), shows, notes)
 
 
 def _holds_records(path: Path) -> bool:
@@ -87,7 +85,7 @@ def _holds_records(path: Path) -> bool:
     return isinstance(first, dict) and "file_name" in first and "type" not in first
 
 
-def render(traces: Sequence[TracedText], title: str | None = None) -> str:
+def render(traces: Sequence[TracedText]) -> str:
     """Return the page of traces."""
     scale = Scale.fitted_to(traces)
     cards = [Card(trace, scale) for trace in traces]
@@ -97,7 +95,7 @@ def render(traces: Sequence[TracedText], title: str | None = None) -> str:
     count = "Trace" if len(traces) == 1 else f"{len(traces)} traces"
     return _html(
         "trace",
-        title=title or " of ".join([count, *(subjects if len(subjects) == 1 else ())]),
+        title=" of ".join([count, *(subjects if len(subjects) == 1 else ())]),
         cards=cards,
         differing={name for name in names if names.count(name) > 1},
         scale=scale,

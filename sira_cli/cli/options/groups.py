@@ -1,7 +1,7 @@
 """Options of commands: one spelling everywhere, in groups, which are dataclasses of options.
 
-`@with_options()` gives a command the fields of its groups as options, under the group's title in the help, and hands it
-one object per group instead of twenty arguments.
+`@with_options(examples)` gives a command the fields of its groups as options, under the group's title in the help, and
+hands it one object per group instead of twenty arguments.
 """
 
 from __future__ import annotations
@@ -10,15 +10,14 @@ import copy
 import functools
 import inspect
 import os
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, dataclass, field, fields, is_dataclass
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import MISSING, Field, asdict, dataclass, field, fields, is_dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, get_args, get_type_hints
 
 import typer
 
-from sira_cli.cli.options.setting import complete
-from sira_cli.cli.terminal.console import set_verbosity
+from sira_cli.cli.options.setting import keys as all_keys
 from sira_cli.cli.terminal.output import check_file
 from sira_cli.errors import SettingsError
 from sira_cli.methods import METHODS
@@ -31,42 +30,57 @@ if TYPE_CHECKING:
     from sira_cli.run.output import Files
 
 
-def with_options(*without: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Give a command the fields of each group among its parameters as options, after its own.
+def with_options(examples: str, *without: str, loudness: str = "Options") -> Callable[..., Callable[..., Any]]:
+    """Make a command, whose help ends with examples, of a function.
 
-    A group may consist of groups; those named in `without` are left out, and have their default.
+    It takes the function's own options and arguments, then those of each group among its parameters, but for the groups
+    inside groups that are named in `without`, and last -q and -v, in the group `loudness` (empty: neither).
     """
 
     def decorate(command: Callable[..., Any]) -> Callable[..., Any]:
         own = inspect.signature(command, eval_str=True)
         groups = {name: each.annotation for name, each in own.parameters.items() if is_dataclass(each.annotation)}
-        parameters = [parameter for name, parameter in own.parameters.items() if name not in groups]
-        parameters += [option for group in groups.values() for option in _options(group, without)]
+        parameters = [
+            _parameter(name, each.annotation, each.default)
+            for name, each in own.parameters.items()
+            if name not in groups
+        ]
+        parameters += [each for group in groups.values() for each in _parameters(group, without)]
+        loud = [_parameter(name, *each, loudness) for name, each in LOUDNESS.items() if loudness]
 
         @functools.wraps(command)
         def run(**values: Any) -> Any:
             filled = {name: _filled(group, values, without) for name, group in groups.items()}
-            return command(**values, **filled)
+            return command(**{name: value for name, value in values.items() if name not in LOUDNESS}, **filled)
 
-        run.__signature__ = own.replace(parameters=parameters)  # type: ignore[attr-defined]
-        run.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
+        run.__signature__ = own.replace(parameters=parameters + loud)  # type: ignore[attr-defined]
+        run.__annotations__ = {each.name: each.annotation for each in parameters + loud}
+        run.examples = examples  # type: ignore[attr-defined]
         return run
 
     return decorate
 
 
-def _options(group: Any, without: Sequence[str]) -> Iterator[inspect.Parameter]:
+def _parameters(group: Any, without: Sequence[str]) -> Iterator[inspect.Parameter]:
     hints = get_type_hints(group, include_extras=True)
     for each in fields(group):
-        hint: Any = hints[each.name]
-        if is_dataclass(hint):
-            yield from () if each.name in without else _options(hint, without)
-            continue
-        kind, shared = (hint, each.metadata["option"]) if each.metadata else get_args(hint)
-        option = copy.copy(shared)
-        option.rich_help_panel = option.rich_help_panel or group.title
-        named = inspect.Parameter.KEYWORD_ONLY
-        yield inspect.Parameter(each.name, named, default=each.default, annotation=Annotated[kind, option])
+        if is_dataclass(hint := hints[each.name]):
+            yield from () if each.name in without else _parameters(hint, without)
+        else:
+            default = each if each.metadata else each.default
+            yield _parameter(each.name, hint, default, getattr(group, "title", "Options"))
+
+
+def _parameter(name: str, kind: Any, default: Any, title: str | None = None) -> inspect.Parameter:
+    """Return a parameter for Typer: its option is in the default, or in the type."""
+    if isinstance(default, Field):
+        shared, default = default.metadata["option"], default.default
+    else:
+        kind, shared = get_args(kind)
+    shown = copy.copy(shared)
+    shown.rich_help_panel = shown.rich_help_panel or title
+    default = inspect.Parameter.empty if default is MISSING else default
+    return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=Annotated[kind, shown])
 
 
 def _filled(group: Any, values: dict[str, Any], without: Sequence[str]) -> Any:
@@ -78,26 +92,28 @@ def _filled(group: Any, values: dict[str, Any], without: Sequence[str]) -> Any:
 
 
 def option(default: Any, about: str, *names: str, **how: Any) -> Any:
-    """Return a field of a group: an option with its default and its help."""
+    """Return an option of a group or command, with its default and its help."""
     return field(default=default, metadata={"option": typer.Option(*names, help=about, **how)})
 
 
+def argument(metavar: str, about: str, *, required: bool = False) -> Any:
+    """Return an argument of a command; None where it is not given."""
+    how: dict[str, Any] = {"metavar": metavar, "help": about, "show_default": False}
+    return field(default=MISSING if required else None, metadata={"option": typer.Argument(**how)})
+
+
+def given(*groups: Any) -> list[str]:
+    """Return the options of groups that differ from their default, as they are typed, but for the dashes."""
+    names = [each.name for group in groups for each in fields(group) if getattr(group, each.name) != each.default]
+    return ["set" if name == "settings" else name.replace("_", "-") for name in names]
+
+
+def completing(names: Callable[[], Iterable[str]]) -> Callable[[str], list[str]]:
+    """Return the completion of one of some names, for the shell."""
+    return lambda incomplete: [name for name in names() if name.startswith(incomplete)]
+
+
 # --- options of their own
-
-Dtype = Literal["auto", "float32", "bfloat16", "float16"]  # precision of the weights
-Quantization = Literal["8bit", "4bit"]  # bits of the weights, by bitsandbytes
-
-
-def preset_names(incomplete: str) -> list[str]:
-    """Return the names of presets with this prefix, for the shell."""
-    from sira_cli.models import presets
-
-    return [name for name in presets.available() if name.startswith(incomplete)]
-
-
-def complete_method(incomplete: str) -> list[str]:
-    """Return the names of methods with this prefix, for the shell."""
-    return [name for name in METHODS if name.startswith(incomplete)]
 
 
 def read_batch_size(text: str) -> int | str:
@@ -107,63 +123,51 @@ def read_batch_size(text: str) -> int | str:
     return text if text == "auto" else int(text)
 
 
-def batch_size_option(description: str) -> Any:
-    """Return the option --batch-size of a command; its value is a `BatchSize` (`run/runner.py`)."""
-    shown: dict[str, Any] = {"metavar": "N|auto", "show_default": False, "help": description}
-    return typer.Option("-b", "--batch-size", parser=read_batch_size, **shown)
+def batches(about: str) -> Any:
+    """Return the option --batch-size; its value is a `BatchSize` (`run/runner.py`)."""
+    return option(None, about, "-b", "--batch-size", parser=read_batch_size, metavar="N|auto")
 
 
-Verbose = Annotated[
-    int, typer.Option("-v", "--verbose", count=True, show_default=False, help="Messages of libraries; -vv: tracebacks.")
-]
+def _preset_names() -> Iterable[str]:
+    from sira_cli.models import presets
 
-Quiet = Annotated[bool, typer.Option("-q", "--quiet", help="Show errors only.")]
+    return presets.available()
+
+
+_VERBOSE = "Messages of libraries; -vv: tracebacks."
+LOUDNESS = {
+    "quiet": (bool, option(False, "Show errors only.", "-q", "--quiet")),
+    "verbose": (int, option(0, _VERBOSE, "-v", "--verbose", count=True, show_default=False)),
+}
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object instead of the table.")]
-BatchSizeOption = Annotated[Any, batch_size_option("Pictures at once (default: auto on a GPU, else 1).")]
-
-Depth = Annotated[int | None, typer.Option(help="Number of layers after the fork, K (default: the preset's).")]
 Offline = Annotated[bool, typer.Option("--offline", hidden=True, help="As HF_HUB_OFFLINE=1.")]
 Together = Annotated[bool, typer.Option("--together", help="One text about all pictures.")]
 QuestionImages = Annotated[Path | None, typer.Option(metavar="FOLDER", help="Folder with the files' images.")]
-QuestionScenes = Annotated[
-    bool, typer.Option("--scenes", help="Ask about drawn scenes (default with the bundled model).")
-]
+_ABOUT_SCENES = "Ask about drawn scenes (default with the bundled model)."
+QuestionScenes = Annotated[bool, typer.Option("--scenes", help=_ABOUT_SCENES)]
 Plot = Annotated[Path | None, typer.Option(metavar="FILE", help="Draw a figure: .png, .pdf or .svg (extra `plot`).")]
 Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace existing files.")]
 RetryErrors = Annotated[bool, typer.Option("--retry-errors", help="Retry pictures that failed before.")]
 FailFast = Annotated[bool, typer.Option("--fail-fast", hidden=True, help="Stop at the first picture that fails.")]
-
-ReportFile = Annotated[
-    Path | None, typer.Option("-o", "--output", metavar="FILE.json", help="Write the record that --json prints.")
-]
-RecordsFile = Annotated[
-    Path | None, typer.Option("-o", "--output", metavar="FILE", help="Records: a .jsonl file or a folder.")
-]
-
-_PICTURES = "Pictures, folders, globs, URLs, .tar, .parquet; - is stdin."
-Paths = Annotated[list[str] | None, typer.Argument(metavar="PATH", help=_PICTURES, show_default=False)]
-Images = Annotated[list[str] | None, typer.Argument(metavar="IMAGE", help=_PICTURES, show_default=False)]
+_RECORDS = "Records: a .jsonl file or a folder."
+RecordsFile = Annotated[Path | None, typer.Option("-o", "--output", metavar="FILE", help=_RECORDS)]
 Question = Annotated[str | None, typer.Option("--question", help="Question to ask about each picture.")]
-ColumnsPrompt = Annotated[
-    str | None, typer.Option("--prompt", rich_help_panel="Text", help="Prompt; {NAME} stands for a column.")
-]
+PICTURES = "Pictures, folders, globs, URLs, .tar, .parquet; - is stdin."
+_MIN_SUPPORT = "Mark objects whose support is below X."
+MinSupport = Annotated[float | None, typer.Option(metavar="X", min=0, max=1, help=_MIN_SUPPORT)]
+_OBJECTS = "Objects to look for: a list, nouns, or ask."
+Objects = Annotated[str | None, typer.Option(metavar="FILE|spacy|ask", help=_OBJECTS)]
 
 
 @dataclass(frozen=True)
 class ReportOptions:
-    """Target and form of a report, and amount of output."""
+    """Target and form of a report."""
 
-    title: ClassVar[str] = "Options"
-
-    output: ReportFile = None
+    output: Path | None = option(*(None, "Write the record that --json prints.", "-o", "--output"), metavar="FILE.json")
     overwrite: Overwrite = False
     as_json: AsJson = False
-    quiet: Quiet = False
-    verbose: Verbose = 0
 
-    def check(self) -> None:
-        """Set the verbosity, and check the file to write, before anything is measured."""
-        set_verbosity(self.quiet, self.verbose)
+    def __post_init__(self) -> None:
         check_file("--output", self.output, self.overwrite)
 
 
@@ -174,16 +178,16 @@ class ResearchModelOptions:
     title: ClassVar[str] = "Model"
 
     preset: str | None = option(
-        None, "Preset or file (default: qwen2.5-vl-7b).", "-p", "--preset", metavar="NAME", autocompletion=preset_names
+        *(None, "Preset or file (default: qwen2.5-vl-7b).", "-p", "--preset"),
+        metavar="NAME",
+        autocompletion=completing(_preset_names),
     )
     model: str | None = option(None, "Hugging Face id, ID@REVISION, or folder.", "-m", "--model", metavar="MODEL")
     device: str = option("auto", "auto, cpu, cuda, cuda:1 or mps.", metavar="DEVICE")
     settings: list[str] | None = option(
-        None,
-        "Any key of the preset, any setting of the method.",
-        "--set",
+        *(None, "Any key of the preset, any setting of the method.", "--set"),
         metavar="KEY=VALUE",
-        autocompletion=complete,
+        autocompletion=completing(lambda: [f"{key}=" for key in all_keys()]),
     )
     offline: Offline = False
 
@@ -197,8 +201,10 @@ class ResearchModelOptions:
 class ModelOptions(ResearchModelOptions):
     """Which model, where it runs, and how it is loaded."""
 
-    dtype: Dtype | None = option(None, "auto, float32, bfloat16 or float16.", metavar="TYPE", show_choices=False)
-    quantization: Quantization | None = option(
+    dtype: Literal["auto", "float32", "bfloat16", "float16"] | None = option(
+        None, "auto, float32, bfloat16 or float16.", metavar="TYPE", show_choices=False
+    )
+    quantization: Literal["8bit", "4bit"] | None = option(
         None, "Language layers in 8bit or 4bit, by bitsandbytes.", metavar="BITS", show_choices=False
     )
     max_pixels: int | None = option(None, "Shrink larger pictures to N pixels (Qwen-VL).", metavar="N")
@@ -215,16 +221,16 @@ class FewOptions:
 
     def selected(self, paths: Sequence[str] | None, questions: Path | None = None) -> Selection:
         """Return the pictures that paths and these options name, or a file of questions."""
-        given = asdict(self)
-        if not paths and given.get("files_from") is None and questions is None:
-            instead = ", or --files-from FILE" * ("files_from" in given)
+        own = asdict(self)
+        if not paths and own.get("files_from") is None and questions is None:
+            instead = ", or --files-from FILE" * ("files_from" in own)
             raise SettingsError(f"Missing argument 'PATH': a picture, a folder, a glob{instead}")
         from sira_cli.pictures.find import Shard
         from sira_cli.pictures.selection import Selection
 
-        if given.get("shard") is not None:
-            given["shard"] = Shard.parse(given["shard"])
-        return Selection(paths or [], questions, **given)
+        if own.get("shard") is not None:
+            own["shard"] = Shard.parse(own["shard"])
+        return Selection(paths or [], questions, **own)
 
 
 @dataclass(frozen=True)
@@ -232,7 +238,7 @@ class PathOptions(FewOptions):
     """More paths, and the part of the pictures to take."""
 
     exclude: list[str] | None = option(None, "Leave out files and folders of this name.", metavar="GLOB")
-    files_from: str | None = option(None, "More paths, one per line; - is stdin.", "--files-from", metavar="FILE")
+    files_from: str | None = option(None, "More paths, one per line; - is stdin.", metavar="FILE")
     shard: str | None = option(None, "Part I of N, for N machines.", metavar="I/N")
 
 
@@ -253,20 +259,18 @@ class TraceSelection(FewOptions):
 
 @dataclass(frozen=True)
 class OutputOptions:
-    """Target of texts, repetition of work, and amount of output."""
+    """Target of texts, and repetition of work."""
 
     title: ClassVar[str] = "Output"
 
     output: RecordsFile = None
     sidecar: bool = option(False, "Write a text file next to each picture.", "--sidecar")
     caption_extension: str = option(".txt", "Extension of the text files.", metavar=".EXT")
-    output_dir: Path | None = option(None, "Write these text files into a folder.", "--output-dir", metavar="DIR")
+    output_dir: Path | None = option(None, "Write these text files into a folder.", metavar="DIR")
     overwrite: bool = option(False, "Start again: replace records and texts.", "--overwrite")
     retry_errors: RetryErrors = False
     fail_fast: FailFast = False
     json: bool = option(False, "Print one JSON record per picture.", "--json")
-    quiet: Quiet = False
-    verbose: Verbose = 0
 
     def files(self, method: str = "") -> Files:
         """Return the files that the options choose; a method is part of their names."""
@@ -282,7 +286,7 @@ class EngineOptions:
 
     title: ClassVar[str] = "Speed"
 
-    batch_size: BatchSizeOption = None
+    batch_size: Any = batches("Pictures at once (default: auto on a GPU, else 1).")
     engine: str = option(
         "local", "Decode here, with N workers on Ray, or in vLLM (docs/vllm.md).", metavar="local|ray[:N]|vllm"
     )
@@ -298,11 +302,6 @@ class EngineOptions:
         return self.engine.startswith("ray")
 
     @property
-    def on_vllm(self) -> bool:
-        """Whether vLLM decodes."""
-        return self.engine == "vllm"
-
-    @property
     def workers(self) -> int | None:
         """Number of Ray workers; None: one per GPU, or one."""
         number = self.engine.partition(":")[2]
@@ -311,7 +310,6 @@ class EngineOptions:
 
 # --- what decides a text
 
-NAMES = ", ".join(METHODS)
 TRACED = [name for name, method in METHODS.items() if Ability.TRACES in method.abilities]
 
 
@@ -321,7 +319,7 @@ class DecodingOptions:
 
     title: ClassVar[str] = "Decoding"
 
-    method: str = option("sira", f"{NAMES}.", metavar="NAME", autocompletion=complete_method)
+    method: str = option("sira", f"{', '.join(METHODS)}.", metavar="NAME", autocompletion=completing(lambda: METHODS))
     k: int | None = option(None, "Number of layers after the fork, K.")
     alpha: float | None = option(None, "Strength of the contrast.")
     max_new_tokens: int | None = option(None, "Longest text, in tokens.", rich_help_panel="Text")
@@ -336,7 +334,9 @@ class DecodingOptions:
 class MethodsOptions(DecodingOptions):
     """How the next token is picked, by one method or several."""
 
-    method: str = option("sira", f"{NAMES}; all.", metavar="NAME,...", autocompletion=complete_method)
+    method: str = option(
+        "sira", f"{', '.join(METHODS)}; all.", metavar="NAME,...", autocompletion=completing(lambda: METHODS)
+    )
 
 
 @dataclass(frozen=True)
@@ -344,14 +344,6 @@ class TraceDecodingOptions(DecodingOptions):
     """How the next token is picked, by a method that can be traced."""
 
     method: str = option("sira", f"{' or '.join(TRACED)}.", metavar="NAME")
-
-
-MinSupport = Annotated[
-    float | None, typer.Option(metavar="X", min=0, max=1, help="Mark objects whose support is below X.")
-]
-Objects = Annotated[
-    str | None, typer.Option(metavar="FILE|spacy|ask", help="Objects to look for: a list, nouns, or ask.")
-]
 
 
 @dataclass(frozen=True)
@@ -369,9 +361,8 @@ class VerifyOptions:
     def read(self) -> Verify | None:
         """Return the second look that the options ask for."""
         if self.verify is None:
-            for name, value in asdict(self).items():
-                if value is not None:
-                    raise SettingsError(f"--{name.replace('_', '-')} is for a second look: also give --verify")
+            for name in given(self):
+                raise SettingsError(f"--{name} is for a second look: also give --verify")
             return None
         from sira_cli.look.verify import Verify
         from sira_cli.look.words import find_words
@@ -398,12 +389,12 @@ class TextOptions:
 
     def read_schema(self) -> Schema | None:
         """Return the schema that the options ask for; None without one."""
-        given = self.schema or ("tags" if self.tags else None)
-        if given is None:
+        name = self.schema or ("tags" if self.tags else None)
+        if name is None:
             return None
         from sira_cli.models.schema import Schema
 
-        return Schema.of(given, tags=self.tags)
+        return Schema.of(name, tags=self.tags)
 
 
 @dataclass(frozen=True, kw_only=True)

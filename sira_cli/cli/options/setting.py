@@ -119,11 +119,6 @@ def is_set(name: str) -> bool:
     return name not in OPTIONS and any(name in (key, key.rpartition(".")[2]) for key in preset_keys())
 
 
-def complete(incomplete: str) -> list[str]:
-    """Return the keys for --set that begin like this, for the shell."""
-    return [f"{key}=" for key in keys() if key.startswith(incomplete)]
-
-
 def spelled(option: str) -> str | None:
     """Return the --set for an unknown option, such as `num-beams`; None if --set does not take it either."""
     name = option.lstrip("-").replace("-", "_")

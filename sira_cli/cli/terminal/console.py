@@ -208,19 +208,17 @@ def picture_events(events: Iterable[Event], progress: Progress) -> Iterator[Pict
             progress.advance(error=failed, worked=not isinstance(event, Skipped))
 
 
-def run_records(
-    events: Iterable[Event], output: Output, progress: Progress
-) -> Iterator[tuple[PictureEvent, dict[str, Any]]]:
-    """Yield each picture's event with its record, including earlier runs', and report why pictures failed."""
+def run_records(events: Generator[Event, None, None], output: Output) -> Iterator[dict[str, Any]]:
+    """Run to the end, and yield the record of each caption, including earlier runs'; report why pictures failed."""
     from sira_cli.run.events import Failed, Skipped
 
-    for event in picture_events(events, progress):
-        if isinstance(event, Skipped):
-            yield event, output.before(event)
-            continue
-        yield event, event.record.to_record()
-        if isinstance(event, Failed):
-            say(event.record.error)
+    with closing(events):
+        next(events)  # the model is ready
+        with Progress.shown("captions", output.counts.total) as progress:
+            for event in picture_events(events, progress):
+                yield output.before(event) if isinstance(event, Skipped) else event.record.to_record()
+                if isinstance(event, Failed):
+                    say(event.record.error)
 
 
 def in_words(seconds: float) -> str:

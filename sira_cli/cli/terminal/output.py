@@ -83,14 +83,16 @@ def save_report(report: Any, path: Path) -> None:
     write_whole(path, report.to_json().encode() + b"\n")
 
 
-def show_report(report: Any, as_json: bool, path: Path | None = None) -> None:
-    """Print a report, as JSON or as tables, and write it to a file, if one is given."""
+def show_report(report: Any, as_json: bool, path: Path | None = None, plot: Path | None = None) -> None:
+    """Print a report, as JSON or as tables, and write it and its figure to files, if these are given."""
     if path is not None:
         save_report(report, path)
     if as_json:
         print(report.to_json())
     else:
         print_tables(report.table())
+    if plot is not None:
+        save_plot(report, plot)
 
 
 def check_file(option: str, file: Path | None, overwrite: bool = True) -> None:

@@ -6,12 +6,10 @@ import dataclasses
 import json
 import shlex
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
-import typer
-
-from sira_cli.cli.options.groups import Overwrite, Quiet, Verbose
-from sira_cli.cli.terminal.console import Progress, note, set_verbosity, waiting
+from sira_cli.cli.options.groups import Overwrite, option, with_options
+from sira_cli.cli.terminal.console import Progress, note, waiting
 from sira_cli.cli.terminal.output import table_console
 from sira_cli.errors import SettingsError, SiraError
 
@@ -23,45 +21,38 @@ if TYPE_CHECKING:
 SHOWN, MEASURED, TESTED, EXPORTED = 4, 60, 1_000, 100  # scenes: shown, in the table, --evaluate, --export
 
 
-EXAMPLES = """
+@with_options(
+    """
 sira demo
 sira demo --export scenes --limit 100
 """
-
-
+)
 def demo(
-    seed: Annotated[int, typer.Option(min=0, max=990_000, help="Number of the first scene.")] = 0,
-    limit: Annotated[
-        int | None,
-        typer.Option(
-            metavar="N",
-            min=1,
-            max=10_000,
-            show_default=False,
-            help=f"Take only the first N scenes (default: {SHOWN}; --evaluate: {TESTED}; --export: {EXPORTED}).",
-        ),
-    ] = None,
-    evaluate: Annotated[
-        bool, typer.Option("--evaluate", help="Measure both decoders on all test scenes; takes minutes.")
-    ] = False,
-    export: Annotated[
-        Path | None, typer.Option("--export", metavar="DIR", help="Write the scenes as files for sira eval instead.")
-    ] = None,
+    seed: int = option(0, "Number of the first scene.", min=0, max=990_000),
+    limit: int | None = option(
+        *(None, f"Take only the first N scenes (default: {SHOWN}; --evaluate: {TESTED}; --export: {EXPORTED})."),
+        metavar="N",
+        min=1,
+        max=10_000,
+    ),
+    evaluate: bool = option(False, "Measure both decoders on all test scenes; takes minutes.", "--evaluate"),
+    export: Path | None = option(None, "Write the scenes as files for sira eval instead.", metavar="DIR"),
     overwrite: Overwrite = False,
-    output_dir: Annotated[
-        Path | None,
-        typer.Option("--output-dir", metavar="DIR", help="Folder of the pictures (default: a cache folder)."),
-    ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON: one line per scene, or the figures.")] = False,
-    quiet: Quiet = False,
-    verbose: Verbose = 0,
+    output_dir: Path | None = option(None, "Folder of the pictures (default: a cache folder).", metavar="DIR"),
+    as_json: bool = option(False, "Print JSON: one line per scene, or the figures.", "--json"),
 ) -> None:
     """Show greedy and SIRA on drawn scenes with a bundled model: nothing to download."""
-    set_verbosity(quiet, verbose)
     if export is not None:
         if evaluate or as_json or output_dir is not None:
             raise SettingsError("--export only writes files: leave out --evaluate, --json, --output-dir")
-        _export(export, seed, limit or EXPORTED, overwrite)
+        from sira_cli.demo.export import export as write
+        from sira_cli.eval.cards import CARDS
+
+        count = limit or EXPORTED
+        with Progress.shown("scenes", count) as progress:
+            write(_scenes(seed, count), export, progress.reach, overwrite=overwrite)
+        note(f"{count} scenes are in {export}; evaluate on them with")
+        print(f"sira eval {','.join(CARDS)} {shlex.quote(str(export))} -p demo")
         return
     with waiting("loading the bundled model"):
         from sira_cli.demo.measure import load_methods
@@ -69,10 +60,16 @@ def demo(
 
         methods = load_methods()
         use_threads(methods["greedy"].model)
-    if evaluate:
-        _evaluate(methods, seed, limit or TESTED, as_json)
-    else:
+    if not evaluate:
         _show(methods, seed, limit or SHOWN, output_dir, as_json)
+        return
+    from sira_cli.demo.measure import measure
+    from sira_cli.demo.questions import Questions
+
+    count = limit or TESTED
+    with Progress.shown("scenes", count) as progress:
+        report = measure(methods, _scenes(seed, count), Questions(), progress.reach)
+    print(json.dumps(dataclasses.asdict(report)) if as_json else report.table())
 
 
 def _scenes(seed: int, count: int) -> list[Scene]:
@@ -80,17 +77,6 @@ def _scenes(seed: int, count: int) -> list[Scene]:
     from sira_cli.demo.scenes import TEST_SEEDS
 
     return [held_out(number) for number in TEST_SEEDS[seed : seed + count]]
-
-
-def _export(folder: Path, seed: int, count: int, overwrite: bool) -> None:
-    """Write the files, and print the next command."""
-    from sira_cli.demo.export import export
-    from sira_cli.eval.cards import CARDS
-
-    with Progress.shown("scenes", count) as progress:
-        export(_scenes(seed, count), folder, progress.reach, overwrite=overwrite)
-    note(f"{count} scenes are in {folder}; evaluate on them with")
-    print(f"sira eval {','.join(CARDS)} {shlex.quote(str(folder))} -p demo")
 
 
 def _show(methods: dict[str, Any], seed: int, count: int, output_dir: Path | None, as_json: bool) -> None:
@@ -160,12 +146,3 @@ Next:
   sira caption photo.jpg --preset {real.name}   # a real model, {real.download_gb:g} GB to download""",
         soft_wrap=True,
     )
-
-
-def _evaluate(methods: dict[str, Any], seed: int, count: int, as_json: bool) -> None:
-    from sira_cli.demo.measure import measure
-    from sira_cli.demo.questions import Questions
-
-    with Progress.shown("scenes", count) as progress:
-        report = measure(methods, _scenes(seed, count), Questions(), progress.reach)
-    print(json.dumps(dataclasses.asdict(report)) if as_json else report.table())

@@ -1,1 +1,0 @@
-"""Commands of research: each measures something of methods."""
