@@ -35,7 +35,7 @@ SCENES = 600  # of support
 
 
 @dataclass(frozen=True)
-class CalibrationOptions:
+class CalibrationOptions(groups.Group):
     """Where a calibration goes."""
 
     output: Path | None = option(None, "Target (default: where --method finds it).", "-o", "--output", metavar="FILE")

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from sira_cli.cli.loading import engine_of
-from sira_cli.cli.options.choosing import choose_each, method_names, note_idle
+from sira_cli.cli.options.choosing import choose_each, method_names
 from sira_cli.cli.options.groups import PICTURES, OutputOptions, RunOptions, argument, option, with_options
 from sira_cli.cli.terminal.console import Progress, in_words, note, picture_events, resumable, say
 from sira_cli.cli.terminal.output import unsupported, verdict
@@ -108,7 +108,6 @@ def _run(
             task = asking.about(pictures)
             files = output.files(name if several else "")
             runs.append((name, task, stack.enter_context(Output(task, pictures, files))))
-        note_idle(decoding, first)
         failed, answering = 0, engine_of(model, engine, pictures)
         for name, task, written in runs:
             terminal = _Terminal(written, output, len(pictures), name if several else "")
@@ -152,7 +151,7 @@ class _Terminal:
         from sira_cli.run.events import Skipped
 
         what = f"pictures, {self._method}" if self._method else "pictures"
-        silent = nullcontext(Progress("", self._total, silent=True))
+        silent = nullcontext(Progress(silent=True))
         with closing(events):
             next(events)  # the model is ready
             with (

@@ -6,7 +6,7 @@ import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any
 
 import typer
 
@@ -26,10 +26,8 @@ WORST = 20  # rows of the table
 
 
 @dataclass(frozen=True)
-class CaptionOptions:
+class CaptionOptions(groups.Group, title="Captions"):
     """Locations of captions and their pictures."""
-
-    title: ClassVar[str] = "Captions"
 
     caption_extension: str = option(".txt", "File extension of captions next to pictures.", metavar=".EXT")
     text_column: str | None = option(None, "Column with the captions (default: text, caption, ...).", metavar="NAME")
@@ -40,20 +38,16 @@ class CaptionOptions:
 
 
 @dataclass(frozen=True)
-class LookOptions:
+class LookOptions(groups.Group, title="Second look"):
     """The second look at captions."""
-
-    title: ClassVar[str] = "Second look"
 
     min_support: groups.MinSupport = None
     objects: groups.Objects = None
 
 
 @dataclass(frozen=True)
-class RecordOptions:
+class RecordOptions(groups.Group, title="Output"):
     """Target of records, and repetition of work."""
-
-    title: ClassVar[str] = "Output"
 
     output: groups.RecordsFile = None
     overwrite: bool = option(False, "Replace existing records.", "--overwrite")

@@ -11,14 +11,12 @@ from typing import TYPE_CHECKING, Any
 from sira_cli.cli.options.groups import Overwrite, option, with_options
 from sira_cli.cli.terminal.console import Progress, note, waiting
 from sira_cli.cli.terminal.output import table_console
-from sira_cli.errors import SettingsError, SiraError
+from sira_cli.errors import SettingsError
 
 if TYPE_CHECKING:
-    from rich.console import Console
-
     from sira_cli.demo.scenes import Scene
 
-SHOWN, MEASURED, TESTED, EXPORTED = 4, 60, 1_000, 100  # scenes: shown, in the table, --evaluate, --export
+SHOWN, TESTED, EXPORTED = 4, 1_000, 100  # scenes: shown, --evaluate, --export
 
 
 @with_options(
@@ -38,13 +36,14 @@ def demo(
     evaluate: bool = option(False, "Measure both decoders on all test scenes; takes minutes.", "--evaluate"),
     export: Path | None = option(None, "Write the scenes as files for sira eval instead.", metavar="DIR"),
     overwrite: Overwrite = False,
-    output_dir: Path | None = option(None, "Folder of the pictures (default: a cache folder).", metavar="DIR"),
-    as_json: bool = option(False, "Print JSON: one line per scene, or the figures.", "--json"),
+    as_json: bool = option(False, "With --evaluate: print the figures as JSON.", "--json"),
 ) -> None:
     """Show greedy and SIRA on drawn scenes with a bundled model: nothing to download."""
+    if as_json and not evaluate:
+        raise SettingsError("--json is for figures: also give --evaluate")
     if export is not None:
-        if evaluate or as_json or output_dir is not None:
-            raise SettingsError("--export only writes files: leave out --evaluate, --json, --output-dir")
+        if evaluate:
+            raise SettingsError("--export only writes files: leave out --evaluate")
         from sira_cli.demo.export import export as write
         from sira_cli.eval.cards import CARDS
 
@@ -61,7 +60,7 @@ def demo(
         methods = load_methods()
         use_threads(methods["greedy"].model)
     if not evaluate:
-        _show(methods, seed, limit or SHOWN, output_dir, as_json)
+        _show(methods, seed, limit or SHOWN)
         return
     from sira_cli.demo.measure import measure
     from sira_cli.demo.questions import Questions
@@ -79,68 +78,47 @@ def _scenes(seed: int, count: int) -> list[Scene]:
     return [held_out(number) for number in TEST_SEEDS[seed : seed + count]]
 
 
-def _show(methods: dict[str, Any], seed: int, count: int, output_dir: Path | None, as_json: bool) -> None:
-    """Save the pictures, and print each one's objects and captions, hallucinated words red and in brackets."""
+def _show(methods: dict[str, Any], seed: int, count: int) -> None:
+    """Save the pictures, print each one's objects and captions, hallucinated words red and in brackets, and figures."""
     from rich.text import Text
 
     from sira_cli.cli.terminal.strip import marked
+    from sira_cli.demo.measure import SceneReport
     from sira_cli.demo.questions import hallucinated
     from sira_cli.demo.scenes import render
+    from sira_cli.files import make_folder, writing
     from sira_cli.models import presets
 
-    folder, out = output_dir or presets.cache() / "demo", table_console()
-    scenes = _scenes(seed, count)
+    folder, out, scenes = presets.cache() / "demo", table_console(), _scenes(seed, count)
+    make_folder(folder)
     for number, scene in enumerate(scenes, start=1):
-        path, objects = folder / f"scene-{scene.seed}.png", sorted(scene.objects)
-        try:
-            folder.mkdir(parents=True, exist_ok=True)
+        path = folder / f"scene-{scene.seed}.png"
+        with writing(path):
             render(scene)[0].save(path)
-        except OSError as error:
-            raise SiraError(f"{path}: cannot be saved ({error.strerror}): give another --output-dir") from error
-        texts = {name: lvlm.caption(path).text for name, lvlm in methods.items()}
-        wrong = {name: hallucinated(scene, text) for name, text in texts.items()}
-        if as_json:
-            record = {"seed": scene.seed, "file": str(path), "place": scene.place, "broken": scene.broken}
-            words = {name: [text[start:end] for start, end in wrong[name]] for name, text in texts.items()}
-            record |= {"objects": objects, "captions": texts, "hallucinated": words}
-            print(json.dumps(record), flush=True)
-            continue
         out.print(f"scene {number} of {count}  {path}", style="bold", soft_wrap=True)
-        rows = {"objects": Text(f"{scene.place}: {', '.join(objects)}")}
-        rows |= {name: marked(text, ((*span, "bold red") for span in wrong[name])) for name, text in texts.items()}
+        rows = {"objects": Text(f"{scene.place}: {', '.join(sorted(scene.objects))}")}
+        for name, lvlm in methods.items():
+            text = lvlm.caption(path).text
+            rows[name] = marked(text, ((*span, "bold red") for span in hallucinated(scene, text)))
         for name, row in rows.items():
             for place, line in enumerate(row.wrap(out, out.width - 10)):
                 line.rstrip()
                 out.print(Text(f"  {'' if place else name:<8}") + line, soft_wrap=True)
         out.print()
-    if not as_json:
-        _explain(out, methods, folder / f"scene-{scenes[0].seed}.png", seed, count)
-
-
-def _explain(out: Console, methods: dict[str, Any], example: Path, seed: int, count: int) -> None:
-    """Print the model card's figures, a few measured now, their meaning, and next commands."""
-    from sira_cli.demo.measure import SceneReport, measure
-    from sira_cli.models import presets
-
     out.print("[bold red]\\[word][/] is named, but not in the picture.\n", markup=True)
     shipped = SceneReport.shipped()
     out.print(f"The captions of {shipped.scenes:,} test scenes, measured when the model was made (its card):\n")
     print(shipped.captions_table())
     out.print(f"\n{shipped.outcomes_line()}\n", soft_wrap=True)
-    with waiting(f"measuring on {MEASURED} scenes"):
-        report = measure(methods, _scenes(seed, MEASURED))
-    out.print(f"The captions of {MEASURED} scenes, measured just now (few, so uncertain):\n")
-    print(report.captions_table())
-    real = presets.find("llava-1.5-7b")
+    real, example = presets.find("llava-1.5-7b"), shlex.quote(str(folder / f"scene-{scenes[0].seed}.png"))
     out.print(
-        f"""
-CHAIRs: share of captions that name an absent object.
+        f"""CHAIRs: share of captions that name an absent object.
 CHAIRi: share of named objects that are not in the scene.
 coverage: share of the scene's objects that are named. ±: half a 95 % interval; all in percent.
 In every second scene the objects are unusual for the place.
 
 Next:
-  sira ask {shlex.quote(str(example))} 'Is there a person in the image?' --preset demo
+  sira ask {example} 'Is there a person in the image?' --preset demo
   sira demo --seed {seed + count}   # more scenes
   sira demo --evaluate   # {TESTED:,} scenes, with yes/no questions
   sira caption photo.jpg --preset {real.name}   # a real model, {real.download_gb:g} GB to download""",

@@ -9,13 +9,13 @@ from dataclasses import dataclass
 from itertools import groupby
 from operator import attrgetter
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import typer
 
 from sira_cli.cli.loading import load_in_vllm, load_model
 from sira_cli.cli.options import groups
-from sira_cli.cli.options.choosing import ALL, able, choose_each, choose_preset, method_names, note_idle
+from sira_cli.cli.options.choosing import ALL, able, choose_each, choose_preset, method_names
 from sira_cli.cli.options.groups import DecodingOptions, ModelOptions, argument, option
 from sira_cli.cli.terminal.console import note, resumable, say, show_stages, spell, with_options_named
 from sira_cli.cli.terminal.output import check_file, new_table, note_threshold, save_report, table_console
@@ -38,10 +38,8 @@ EXTRAS = ("neither", "words", "length")  # left out first on a narrow terminal
 
 
 @dataclass(frozen=True)
-class EvalOptions:
+class EvalOptions(groups.Group, title="Answers and figures"):
     """Sources of answers, and output of figures."""
-
-    title: ClassVar[str] = "Answers and figures"
 
     images: Path | None = option(None, "Ask about the pictures in this folder.", metavar="FOLDER")
     answers: list[str] | None = option(None, "Score these answers, sira's own or others.", metavar="[LABEL=]FILE...")
@@ -106,8 +104,12 @@ def eval_benchmarks(
     if len(cards) == 1 and (options.images is not None or options.answers):
         (card,) = cards
         files = card.files_in(paths or [])
+        sources: Sequence[AnswerFiles] = ()
         _check(options, model, decoding)
-        sources = _sources(options, files if card.several else ())
+        if options.answers:
+            from sira_cli.eval.answers import find_files
+
+            sources = find_files(options.answers, files if card.several else ())
         benchmark = card.open(files, Asking(options.limit, given[card.name], sources, decoding.max_new_tokens))
         asked = [Asked(benchmark, options.images or Path(), options.output, sources)]
     else:
@@ -127,19 +129,13 @@ def _list(cards: list[Card]) -> None:
     for card in cards or CARDS.values():
         print(f"{card.name}: {card.title} ({card.source})")
         data = "coco_pope_*.json" if card.several else f"{card.folder}/"
-        rows = {
-            "command": f"sira eval {card.name} {data} --images PICTURES/",
-            "figures": card.figures,
-            "files": card.files,
-            "size": card.size,
-            "licence": card.licence,
-            "from": card.url,
-        }
+        rows = {"command": f"sira eval {card.name} {data} --images PICTURES/"}
+        rows |= {name: getattr(card, name) for name in ("figures", "files", "size", "licence")} | {"from": card.url}
         if cards:
-            rows["answers"] = f"{card.answers}; sira's own; or lmms-eval's samples"
-            rows |= {"note": card.note} if card.note else {}
+            rows |= {"answers": f"{card.answers}; sira's own; or lmms-eval's samples", "note": card.note}
         for name, value in rows.items():
-            print(f"  {name:8} {value}")
+            if value:
+                print(f"  {name:8} {value}")
         for each in card.options if cards else ():
             default = f" (default: {each.default.strip()})" if each.default else ""
             print(f"  --option {each.name}={'|'.join(each.choices) or 'TEXT'}\n           {each.help}{default}")
@@ -223,30 +219,19 @@ def _in_folder(
     return Asked(benchmark, folder / "images", None if options.output is None else options.output / card.name)
 
 
-def _sources(options: EvalOptions, questions: Sequence[Path]) -> Sequence[AnswerFiles]:
-    """Return the files of --answers by method."""
-    if not options.answers:
-        return ()
-    from sira_cli.eval.answers import find_files
-
-    return find_files(options.answers, questions)
-
-
 def _read(asked: Asked, options: EvalOptions, model: ModelOptions) -> EvalReport:
     """Read the answers in files, and show their figures, with the paper's of the same model."""
     from sira_cli.eval.answers import read_each
     from sira_cli.eval.report import find_model
 
     answers = read_each(asked.benchmark, asked.sources, not options.no_controls)
-    if not options.paper:
-        return _show(asked, answers, "", options)
     known = {(str(one.settings["preset"]), str(one.settings["model"])) for one in answers if one.settings}
     if model.preset is not None or model.model is not None:
         preset = choose_preset(model)
         known = {(preset.name, preset.model)}
-    if len(known) != 1:
+    if options.paper and len(known) != 1:
         raise SettingsError("--paper: the answers' model is unknown: give -p PRESET")
-    return _show(asked, answers, find_model(known.pop()), options)
+    return _show(asked, answers, find_model(known.pop()) if options.paper else "", options)
 
 
 def _ask(
@@ -262,7 +247,6 @@ def _ask(
     pictures = [picture for one in asked for picture in pictures_of(one.benchmark, one.images)]
     named, every, lvlm = method_names(decoding.method), decoding.method.strip() == ALL, None
     methods = choose_each(with_controls(named, not options.no_controls), model, decoding)
-    note_idle(decoding, next(iter(methods.values()))[0])
     if every:  # those that the model can run, which is loaded to find them
         lvlm = load_model(methods["greedy"][0], model, methods["greedy"][1], pictures=pictures)
         methods = able(lvlm, methods)
@@ -283,27 +267,19 @@ def _ask(
     @functools.cache
     def load() -> Lvlm:
         if options.engine == "vllm":
-            return lvlm or load_in_vllm(preset, model, first, options.batch_size)
+            return lvlm or load_in_vllm(preset, model, first, options.batch_size, 1)
         return lvlm or load_model(preset, model, first, pictures=pictures)
 
-    evaluations = [
-        Evaluation(
-            one.benchmark,
-            one.images,
-            methods,
-            output=one.output,
-            overwrite=options.overwrite,
-            retry_errors=options.retry_errors,
-            batch_size=options.batch_size,
-            shard=None if options.shard is None else Shard.parse(options.shard),
-            settings={} if decoding.max_new_tokens is None else {"max_new_tokens": decoding.max_new_tokens},
-            looks=looks if len(asked) == 1 or has_captions(one.benchmark) else {},
-        )
-        for one in asked
-    ]
-    for name, (own, method) in methods.items() if options.engine != "local" else ():
+    how: dict[str, Any] = {"overwrite": options.overwrite, "retry_errors": options.retry_errors}
+    how |= {"batch_size": options.batch_size, "shard": options.shard and Shard.parse(options.shard)}
+    how["settings"] = {} if decoding.max_new_tokens is None else {"max_new_tokens": decoding.max_new_tokens}
+    evaluations = []
+    for one in asked:
+        own = looks if len(asked) == 1 or has_captions(one.benchmark) else {}
+        evaluations.append(Evaluation(one.benchmark, one.images, methods, output=one.output, looks=own, **how))
+    for name, under in methods.items() if options.engine != "local" else ():
         if name not in evaluations[0].not_run:
-            combinations.check(own, method, verify=options.verify, engine=options.engine)
+            combinations.check(*under, verify=options.verify, engine=options.engine)
     paper = find_model((preset.name, preset.model)) if options.paper else ""
     reports = []
     for one, evaluation in zip(asked, evaluations, strict=True):

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterable, Sequence
-from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -29,11 +29,22 @@ def load_model(
     """Load the model of a preset for pictures."""
     from sira_cli.models import presets
 
+    def judge(folder: Path) -> None:
+        """Check a model before its weights are fetched, and the default one also against this machine's memory."""
+        from sira_cli.models.load import check_structure  # imports torch, needed only before a download
+
+        check_structure(folder, preset)
+        if not (model.preset or model.model or os.environ.get("SIRA_PRESET")):
+            from sira_cli.models.placement import pick_device
+            from sira_cli.models.sizes import check_default_fits
+
+            check_default_fits(preset, pick_device(model.device))
+
     if preset.model != presets.BUNDLED:
         # Before torch is imported: an unavailable model is reported within a second.
         from sira_cli.models.hub import find_checkpoint
 
-        find_checkpoint(preset, offline=model.offline, judge=partial(_judge, preset, model), on_download=announce)
+        find_checkpoint(preset, offline=model.offline, judge=judge, on_download=announce)
     with waiting(f"loading {preset.name or preset.model}"):
         from sira_cli.models.placement import use_threads
         from sira_cli.run.lvlm import load
@@ -42,18 +53,6 @@ def load_model(
         use_threads(lvlm.model)
     note_bundled(preset, pictures)
     return lvlm
-
-
-def _judge(preset: Preset, model: ResearchModelOptions, folder: Path) -> None:
-    """Check a model before its weights are fetched, and the default one also against this machine's memory."""
-    from sira_cli.models.load import check_structure  # imports torch, needed only before a download
-
-    check_structure(folder, preset)
-    if model.is_default:
-        from sira_cli.models.placement import pick_device
-        from sira_cli.models.sizes import check_default_fits
-
-        check_default_fits(preset, pick_device(model.device))
 
 
 def note_bundled(preset: Preset, pictures: Iterable[Picture] | None) -> None:
@@ -68,9 +67,7 @@ def note_bundled(preset: Preset, pictures: Iterable[Picture] | None) -> None:
         note("the bundled model knows drawn scenes only; photographs need another preset")
 
 
-def load_in_vllm(
-    preset: Preset, model: ResearchModelOptions, method: Method, batch_size: Any, together: int = 1
-) -> Lvlm:
+def load_in_vllm(preset: Preset, model: ResearchModelOptions, method: Method, batch_size: Any, together: int) -> Lvlm:
     """Start vLLM with the model of a preset, for prompts with `together` pictures."""
     with waiting("starting vLLM"):
         from sira_cli.vllm import engine
@@ -78,12 +75,7 @@ def load_in_vllm(
         return engine.load(preset, method, together=together, at_once=batch_size, offline=model.offline)
 
 
-def engine_of(
-    model: ResearchModelOptions,
-    options: EngineOptions,
-    pictures: Sequence[Picture],
-    on_text: Callable[[Picture, str], None] | None = None,
-) -> Engine:
+def engine_of(model: ResearchModelOptions, options: EngineOptions, pictures: Sequence[Picture]) -> Engine:
     """Return the engine that the options choose: the model on this machine, in vLLM, or Ray's workers."""
     if not options.on_ray:
         from sira_cli.run.run import Local
@@ -93,7 +85,7 @@ def engine_of(
                 return load_in_vllm(task.preset, model, task.method, options.batch_size, task.together)
             return load_model(task.preset, model, task.method, pictures)
 
-        return Local(load, options.batch_size, on_text)
+        return Local(load, options.batch_size)
     from sira_cli.run.on_ray import OnRay
 
     class Announced(OnRay):

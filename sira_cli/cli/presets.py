@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import itertools
 import math
 import re
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -31,17 +31,18 @@ def list_presets() -> None:
     """List every preset by family, yours and the shipped ones."""
     from sira_cli.models import presets
 
-    found: list[Preset] = []
+    families: dict[str, list[Preset]] = {}
     for _, path in sorted(presets.available().items()):
         try:
-            found.append(presets.read(path).model_copy(update={"name": path.stem}))
+            preset = presets.read(path).model_copy(update={"name": path.stem})
         except SettingsError as error:
             say(str(error))
+        else:
+            families.setdefault(preset.family, []).append(preset)
     table, out = new_list("preset", "K", "download", "memory", "model", "", edge=False), table_console()
-    rows = sorted(found, key=lambda each: (not each.family, each.family.lower(), each.family))
-    for family, members in itertools.groupby(rows, key=lambda each: each.family):
+    for family in sorted(families, key=lambda name: (not name, name.lower())):
         table.add_row(family or "others", style="bold")
-        for each in members:
+        for each in families[family]:
             fraction = each.sira.k_fraction or 0.5
             k = str(each.sira.k or ("L/2" if fraction == 0.5 else f"{fraction:g} L"))
             table.add_row("  " + each.name, k, *shown_sizes(each), each.model, each.description)
@@ -96,15 +97,14 @@ def check(
     The proof loads the model, decodes a few tokens about a drawn scene, and compares both streams with a slow
     reference: full passes with masks and without caches. Exit codes: 0 exact, 1 not exact or not proven, 2 refused.
     """
-    if model.model is None and model.preset is None:
-        if file is None:
-            raise SettingsError("give a preset file, --model or --preset")
+    named = model.model is not None or model.preset is not None
+    if named == (file is not None):
+        raise SettingsError("give a preset file, or --model or --preset")
+    if file is not None:
         if as_json:
             raise SettingsError("--json is for a model: give --model or --preset")
         _check_file(file)
         return
-    if file is not None:
-        raise SettingsError("give a preset file, or --model or --preset, not both")
     preset = choose_preset(model)
     if preset.load.trust_remote_code:
         raise SettingsError("code of a checkpoint cannot be proven: leave out `trust_remote_code=`")
@@ -125,11 +125,8 @@ def _check_file(file: str) -> None:
     from sira_cli.models.hub import find_config
 
     preset = presets.read(Path(file))
-    try:
+    with suppress(ModelNotFoundError):  # the preset may be for another machine
         folder = find_config(preset, offline=True)
-    except ModelNotFoundError:  # the preset may be for another machine
-        pass
-    else:
         from sira_cli.models.load import check_structure  # imports torch
 
         try:
@@ -157,14 +154,10 @@ def new(
     preset = Preset(model=model, revision=revision or "main")
     facts = inspect_model(preset, offline=offline)
     name = re.sub(r"[^a-z0-9.]+", "-", Path(model).name.lower()).strip("-")
-    own = {
-        "name": name,
-        "description": f"{Path(model).name}; K = L/2 is the paper's rule of thumb, not measured",
-        "download_gb": None if is_folder else round(facts.gigabytes, 1) or None,
-        "sira": SiraSettings(k=facts.k),
-    }
-    preset = preset.model_copy(update=own)
-    print(presets.to_yaml(preset), end="")
+    about = f"{Path(model).name}; K = L/2 is the paper's rule of thumb, not measured"
+    size = None if is_folder else round(facts.gigabytes, 1) or None
+    own = {"name": name, "description": about, "download_gb": size, "sira": SiraSettings(k=facts.k)}
+    print(presets.to_yaml(preset.model_copy(update=own)), end="")
     note(f"{facts.layers} decoder layers, image token id {facts.image_token}")
     note(f"not saved: to use it as --preset {name}, save it as {presets.home() / 'presets' / f'{name}.yaml'}")
 

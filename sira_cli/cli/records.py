@@ -8,7 +8,7 @@ from json import dumps
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from sira_cli.cli.options.groups import Overwrite, argument, option, with_options
+from sira_cli.cli.options.groups import Group, Overwrite, argument, option, with_options
 from sira_cli.cli.terminal.console import Progress, note
 from sira_cli.cli.terminal.output import check_file, new_list, table_console
 from sira_cli.errors import SettingsError
@@ -133,7 +133,7 @@ def report(
 
 
 @dataclass(frozen=True)
-class ExportOptions:
+class ExportOptions(Group):
     """The forms that records get, and where they go."""
 
     corrections: Path | None = option(None, "First put in the texts corrected on the report's page.", metavar="FILE")

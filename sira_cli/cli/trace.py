@@ -12,7 +12,7 @@ import typer
 
 from sira_cli.cli.loading import load_model
 from sira_cli.cli.options import groups
-from sira_cli.cli.options.choosing import choose, note_idle
+from sira_cli.cli.options.choosing import choose
 from sira_cli.cli.options.groups import argument, option
 from sira_cli.cli.terminal.console import note, note_halved, resumable, say, verbosity
 from sira_cli.cli.terminal.output import check_file, verdict
@@ -75,7 +75,6 @@ def trace(
     preset, method = choose(model, decoding)
     forced, words = force is not None or force_from is not None, filter(None, map(str.strip, track.split(",")))
     task = Trace(preset, method, question, forced, top_k, tuple(words), full_logits, verifying.read())
-    note_idle(decoding, preset)
     check_file("--output", output)
     check_file("--full-logits", full_logits, overwrite)
     kept, traced, failed = output is not None or output_dir is not None, 0, 0

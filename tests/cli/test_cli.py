@@ -17,8 +17,6 @@ import pytest
 from PIL import Image
 
 from sira_cli import __version__
-from sira_cli.cli.options.choosing import note_idle
-from sira_cli.cli.options.groups import DecodingOptions
 from sira_cli.models import presets
 from sira_cli.run.lvlm import load
 from tests.support.helpers import SIRA, installed, on_terminal
@@ -245,12 +243,6 @@ def test_own_presets_are_listed_and_a_bad_one_does_not_hide_the_others(sira, tmp
     assert lines[1].strip() == "bundled"
     gemma = lines[lines.index(next(line for line in lines if line.startswith("Gemma"))) + 1]
     assert gemma.split()[0] == "bbb"
-
-
-@pytest.mark.parametrize("options", [{"top_p": 0.5}, {"top_p": 0.5, "seed": 5, "method": "vcd"}])
-def test_sampling_options_at_temperature_zero_are_remarked_on(options, capsys):
-    note_idle(DecodingOptions(**options), presets.find("demo"))
-    assert capsys.readouterr().err == "sira: --top-p changes nothing at temperature 0\n"
 
 
 def test_presets_new_gives_a_preset_that_works(sira, tmp_path, llava_folder, photos):

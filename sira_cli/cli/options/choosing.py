@@ -113,11 +113,3 @@ def _changed(preset: Preset, model: ResearchModelOptions, keys: Mapping[str, Any
         if key in given:
             raise SettingsError(f"--{given[key].replace('_', '-')} and --set {key}: give one of them")
     return preset.with_settings(**options).with_values(**keys)
-
-
-def note_idle(decoding: DecodingOptions, preset: Preset) -> None:
-    """Note options that have no effect under any of the methods."""
-    seeded = any(find(name).uses_seed for name in method_names(decoding.method))
-    idle = ["--top-p"] * (decoding.top_p is not None) + ["--seed"] * (decoding.seed is not None and not seeded)
-    if preset.generation.temperature == 0 and idle:
-        note(f"{' and '.join(idle)} {'change' if idle[1:] else 'changes'} nothing at temperature 0")

@@ -9,7 +9,6 @@ from __future__ import annotations
 import copy
 import functools
 import inspect
-import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import MISSING, Field, asdict, dataclass, field, fields, is_dataclass
 from pathlib import Path
@@ -68,7 +67,7 @@ def _parameters(group: Any, without: Sequence[str]) -> Iterator[inspect.Paramete
             yield from () if each.name in without else _parameters(hint, without)
         else:
             default = each if each.metadata else each.default
-            yield _parameter(each.name, hint, default, getattr(group, "title", "Options"))
+            yield _parameter(each.name, hint, default, group.title)
 
 
 def _parameter(name: str, kind: Any, default: Any, title: str | None = None) -> inspect.Parameter:
@@ -159,8 +158,17 @@ _OBJECTS = "Objects to look for: a list, nouns, or ask."
 Objects = Annotated[str | None, typer.Option(metavar="FILE|spacy|ask", help=_OBJECTS)]
 
 
+class Group:
+    """A group of options, with its title in the help."""
+
+    title: ClassVar[str] = "Options"
+
+    def __init_subclass__(cls, title: str = "") -> None:
+        cls.title = title or cls.title
+
+
 @dataclass(frozen=True)
-class ReportOptions:
+class ReportOptions(Group):
     """Target and form of a report."""
 
     output: Path | None = option(*(None, "Write the record that --json prints.", "-o", "--output"), metavar="FILE.json")
@@ -172,10 +180,8 @@ class ReportOptions:
 
 
 @dataclass(frozen=True)
-class ResearchModelOptions:
+class ResearchModelOptions(Group, title="Model"):
     """Which model, and where it runs."""
-
-    title: ClassVar[str] = "Model"
 
     preset: str | None = option(
         *(None, "Preset or file (default: qwen2.5-vl-7b).", "-p", "--preset"),
@@ -190,11 +196,6 @@ class ResearchModelOptions:
         autocompletion=completing(lambda: [f"{key}=" for key in all_keys()]),
     )
     offline: Offline = False
-
-    @property
-    def is_default(self) -> bool:
-        """Whether the user has not chosen a model."""
-        return not (self.preset or self.model or os.environ.get("SIRA_PRESET"))
 
 
 @dataclass(frozen=True)
@@ -211,10 +212,8 @@ class ModelOptions(ResearchModelOptions):
 
 
 @dataclass(frozen=True)
-class FewOptions:
+class FewOptions(Group, title="Pictures"):
     """The part of the pictures to take."""
-
-    title: ClassVar[str] = "Pictures"
 
     recursive: bool = option(False, "Include subfolders.", "-r", "--recursive")
     limit: int | None = option(None, "Take only the first N pictures.", metavar="N", min=1)
@@ -258,10 +257,8 @@ class TraceSelection(FewOptions):
 
 
 @dataclass(frozen=True)
-class OutputOptions:
+class OutputOptions(Group, title="Output"):
     """Target of texts, and repetition of work."""
-
-    title: ClassVar[str] = "Output"
 
     output: RecordsFile = None
     sidecar: bool = option(False, "Write a text file next to each picture.", "--sidecar")
@@ -281,10 +278,8 @@ class OutputOptions:
 
 
 @dataclass(frozen=True)
-class EngineOptions:
+class EngineOptions(Group, title="Speed"):
     """Batch size and place of decoding."""
-
-    title: ClassVar[str] = "Speed"
 
     batch_size: Any = batches("Pictures at once (default: auto on a GPU, else 1).")
     engine: str = option(
@@ -314,10 +309,8 @@ TRACED = [name for name, method in METHODS.items() if Ability.TRACES in method.a
 
 
 @dataclass(frozen=True)
-class DecodingOptions:
+class DecodingOptions(Group, title="Decoding"):
     """How the next token is picked. Options that are not given come from the preset or the method."""
-
-    title: ClassVar[str] = "Decoding"
 
     method: str = option("sira", f"{', '.join(METHODS)}.", metavar="NAME", autocompletion=completing(lambda: METHODS))
     k: int | None = option(None, "Number of layers after the fork, K.")
@@ -347,10 +340,8 @@ class TraceDecodingOptions(DecodingOptions):
 
 
 @dataclass(frozen=True)
-class VerifyOptions:
+class VerifyOptions(Group, title="Second look"):
     """A second look at the objects that each text names."""
-
-    title: ClassVar[str] = "Second look"
 
     verify: Literal["flag", "guide"] | None = option(
         None, "Mark unseen objects (flag), or name only seen ones (guide).", metavar="MODE"
@@ -378,10 +369,8 @@ class FlagOptions(VerifyOptions):
 
 
 @dataclass(frozen=True)
-class TextOptions:
+class TextOptions(Group, title="Text"):
     """The form of a text: its prefix, or JSON and tags instead of words."""
-
-    title: ClassVar[str] = "Text"
 
     prefix: str | None = option(None, "Put before each text, such as a trigger word.", metavar="TEXT")
     schema: str | None = option(None, "JSON: FILE, or NAME: tags, labels, caption+tags, ...", metavar="FILE|NAME[:N]")

@@ -145,13 +145,12 @@ class _LogToStderr(logging.Handler):
 class Progress:
     """Counts finished work, and shows it unless silent. `Progress.shown` makes one that fits the terminal."""
 
-    def __init__(self, what: str, total: int, bar: Any = None, *, silent: bool = False) -> None:
-        self.done = self.errors = 0
+    def __init__(self, what: str = "", total: int = 0, bar: Any = None, *, silent: bool = False) -> None:
+        self.done = self.errors = self._worked = 0
         self.rate = 0.0  # pieces of work per second
         self._what, self._total, self._bar, self._silent = what, total, bar, silent
         self._task = None if bar is None else bar.add_task(what, total=total, errors="", rate="")
-        self._began = self._said = time.monotonic()
-        self._worked = 0
+        self._began = self._noted = time.monotonic()
 
     def advance(self, count: int = 1, *, error: bool = False, worked: bool = True) -> None:
         """Count more as done; not `worked`: done by an earlier run, and not part of the speed."""
@@ -163,20 +162,24 @@ class Progress:
         self.rate = rate = self._worked / max(now - self._began, 1e-9)
         errors = f"{self.errors} failed" if self.errors else ""
         if self._bar is not None:
-            self._bar.update(self._task, completed=self.done, errors=errors, rate=f"{rate:.2f}/s")
-        elif not self._silent and now - self._said >= EVERY and self.done < self._total:
-            self._said = now
+            self._bar.update(self._task, completed=self.done, total=self._total, errors=errors, rate=f"{rate:.2f}/s")
+        elif not self._silent and now - self._noted >= EVERY and self.done < self._total:
+            self._noted = now
             left = in_words((self._total - self.done) / rate) + " left" if rate else ""
             parts = [f"{self.done} of {self._total} {self._what}", f"{rate:.2f}/s", errors, left]
-            note(", ".join(part for part in parts if part))
+            note(", ".join(filter(None, parts)))
 
     def reach(self, done: int, total: int | None = None) -> None:
         """Set the number that is done so far; also the total, if it is known only now."""
-        if total is not None and total != self._total:
-            self._total = total
-            if self._bar is not None:
-                self._bar.update(self._task, total=total)
+        self._total = self._total if total is None else total
         self.advance(done - self.done)
+
+    def count(self, event: PictureEvent) -> None:
+        """Count a picture of a run."""
+        from sira_cli.run.events import Failed, Skipped
+
+        skipped = isinstance(event, Skipped)
+        self.advance(error=isinstance(event, Failed) or getattr(event, "failed", False), worked=not skipped)
 
     @classmethod
     @contextmanager
@@ -195,17 +198,25 @@ class Progress:
             yield cls(what, total, bar)
 
 
+def in_words(seconds: float) -> str:
+    """Write a duration as `3 h 12 min`, `4 min 2 s` or `12 s`."""
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    if hours:
+        return f"{hours} h {minutes} min"
+    return f"{minutes} min {rest} s" if minutes else f"{rest} s"
+
+
 def picture_events(events: Iterable[Event], progress: Progress) -> Iterator[PictureEvent]:
     """Yield the events of a run about its pictures, and count each when it has been shown; halvings are noted."""
-    from sira_cli.run.events import Failed, Halved, Skipped, Started
+    from sira_cli.run.events import Halved, Started
 
     for event in events:
         if isinstance(event, Halved):
             note_halved(event)
         elif not isinstance(event, Started):
             yield event
-            failed = event.failed if isinstance(event, Skipped) else isinstance(event, Failed)
-            progress.advance(error=failed, worked=not isinstance(event, Skipped))
+            progress.count(event)
 
 
 def run_records(events: Generator[Event, None, None], output: Output) -> Iterator[dict[str, Any]]:
@@ -221,28 +232,19 @@ def run_records(events: Generator[Event, None, None], output: Output) -> Iterato
                     say(event.record.error)
 
 
-def in_words(seconds: float) -> str:
-    """Write a duration as `3 h 12 min`, `4 min 2 s` or `12 s`."""
-    minutes, rest = divmod(round(seconds), 60)
-    hours, minutes = divmod(minutes, 60)
-    if hours:
-        return f"{hours} h {minutes} min"
-    return f"{minutes} min {rest} s" if minutes else f"{rest} s"
-
-
 def show_stages(events: Generator[Any, None, None], pictures: int = 1) -> int:
     """Show the events of stages or parts: a bar each, each failure once; return how many pictures were not measured."""
     from sira_cli.eval.evaluation import PartStarted
-    from sira_cli.run.events import Advanced, Failed, FailedPicture, Halved, Skipped, StageStarted
+    from sira_cli.run.events import Advanced, Failed, FailedPicture, Halved, StageStarted
 
-    said: set[str] = set()
+    reported: set[str] = set()  # locations of pictures
     failures = 0
     with ExitStack() as bars, closing(events):
-        progress = Progress("", 0, silent=True)
+        progress = Progress(silent=True)
         for event in events:
             if isinstance(event, StageStarted | PartStarted):
                 bars.close()
-                said.clear()
+                reported.clear()
                 progress = bars.enter_context(Progress.shown(event.stage, event.total))
             elif isinstance(event, FailedPicture):
                 failures += 1
@@ -253,11 +255,10 @@ def show_stages(events: Generator[Any, None, None], pictures: int = 1) -> int:
             elif isinstance(event, Advanced):
                 progress.advance(event.count, worked=event.worked)
             else:
-                failed = isinstance(event, Failed)
-                if failed and event.picture.location not in said:
-                    said.add(event.picture.location)
+                if isinstance(event, Failed) and event.picture.location not in reported:
+                    reported.add(event.picture.location)
                     say(event.record.error)
-                progress.advance(error=failed, worked=not isinstance(event, Skipped))
+                progress.count(event)
     if failures and pictures > 1:
         say(f"{failures} of {pictures} pictures failed")
     return failures
