@@ -62,7 +62,7 @@ def test_a_benchmark_is_a_file_and_a_card(sira, monkeypatch, tmp_path):
     (tmp_path / "dogs.json").write_text(json.dumps({"a.png": dog}))
     assert "dogs: Dogs (here)" in sira("eval")[1]
     command = ("eval", "dogs", tmp_path, "--images", tmp_path / "images", "-p", "demo", "--json")
-    code, out, err = sira(*command, "--no-controls", "--method", "greedy", "-q")
+    code, out, err = sira(*command, "--against", "greedy", "--method", "greedy", "-q")
     assert code == 0, err
     (row,) = json.loads(out)["rows"]
     assert (row["method"], row["figures"]["accuracy"]["value"]) in (("greedy", 0.0), ("greedy", 100.0))

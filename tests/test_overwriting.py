@@ -17,7 +17,7 @@ EXAMPLE = sorted(Path(__file__).parents[1].glob("examples/*.png"))[0]
 TRACE = ("trace", EXAMPLE, "-p", "demo", "--max-new-tokens", 2)
 DEMO, SCENES = ("-p", "demo"), ("--scenes", "--limit", 2)
 DRIFT, SWEEP = ("drift", EXAMPLE, *DEMO), ("sweep", *DEMO, "--limit", 1, "--k", 7, "--alpha", 1)
-POPE = ("pope", "scenes/pope/scenes_pope_adversarial.json", "--images", "scenes/images", "--no-controls")
+POPE = ("pope", "scenes/pope/scenes_pope_adversarial.json", "--images", "scenes/images", "--against", "sira")
 BENCH = ("bench", *DEMO, "--method", "sira", "--max-new-tokens", 2, "--runs", 1, "-o", "out.json")
 # What writes a file, and the file: the first decode before that, and refuse a file that is in their way beforehand.
 BOTH = {
@@ -136,7 +136,7 @@ def test_a_report_of_another_benchmark_stays(sira, tmp_path):
     scenes, answers = tmp_path / "scenes", tmp_path / "eval"
     export([held_out(0)], scenes)
     questions = ("eval", "pope", *(scenes / "pope").iterdir())
-    run = (*questions, "--images", scenes / "images", "-p", "demo", "--max-new-tokens", 1, "--no-controls")
+    run = (*questions, "--images", scenes / "images", "-p", "demo", "--max-new-tokens", 1, "--against", "sira")
     assert sira(*run, "-o", answers)[0] == 0
     (answers / "report.json").write_text('{"benchmark": "chair"}')
     code, out, err = sira(*questions, "--answers", answers, "-o", answers)

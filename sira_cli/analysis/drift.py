@@ -23,7 +23,7 @@ from PIL import Image, ImageFilter
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from sira_cli.analysis.experiment import Events, ModelReport, Table, Units, run_missing
+from sira_cli.analysis.experiment import Events, ModelReport, Units, run_missing
 from sira_cli.analysis.plots import draw_line, new_figure
 from sira_cli.core.config import SiraConfig
 from sira_cli.core.families import find_backbone
@@ -37,6 +37,7 @@ from sira_cli.models.model import LoadedModel
 from sira_cli.pictures.picture import Picture
 from sira_cli.run.events import StageStarted
 from sira_cli.run.lvlm import Lvlm
+from sira_cli.run.records import Table
 from sira_cli.run.runner import Batch, Item, Task
 
 if TYPE_CHECKING:

@@ -11,7 +11,7 @@ print(report.to_json(), *report.table())           # and, for experiments with a
 from __future__ import annotations
 
 import json
-from collections.abc import Generator, Iterable, Mapping, Sequence
+from collections.abc import Generator, Iterable, Mapping
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
@@ -136,16 +136,3 @@ class ModelReport(Report):
         """Return the fields of a loaded model."""
         names = {"preset": lvlm.preset.name, "model": lvlm.preset.model, "revision": lvlm.revision}
         return names | {"quantization": lvlm.quantization, "dtype": lvlm.dtype}
-
-
-@dataclass(frozen=True)
-class Table:
-    """A table of a report, in words: columns of names, then of figures, then of words, each with its head."""
-
-    names: Sequence[str]
-    figures: Sequence[str]
-    sections: Sequence[Sequence[Sequence[str]]]  # of rows; a line separates sections
-    title: str | None = None
-    chosen: Sequence[str] | None = None  # the row that stands out
-    tight: bool = False  # columns stand close to each other
-    words: Sequence[str] = ()

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import torch
 
 from sira_cli import methods
-from sira_cli.analysis.experiment import Events, ModelReport, Table, Units, run_missing
+from sira_cli.analysis.experiment import Events, ModelReport, Units, run_missing
 from sira_cli.analysis.plots import draw_line, new_figure
 from sira_cli.analysis.questions import Question, QuestionSet
 from sira_cli.core.config import check_range
@@ -45,7 +45,7 @@ from sira_cli.models.placement import devices_of
 from sira_cli.models.preset import Preset
 from sira_cli.run.events import FailedPicture, StageStarted
 from sira_cli.run.lvlm import Lvlm
-from sira_cli.run.records import hash_of
+from sira_cli.run.records import Table, hash_of
 from sira_cli.run.runner import Batch, BatchSize, Item, Task, check_batch_size, most_that_fit
 
 if TYPE_CHECKING:

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import functools
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import groupby
-from operator import attrgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -16,25 +14,21 @@ import typer
 from sira_cli.cli.loading import load_in_vllm, load_model
 from sira_cli.cli.options import groups
 from sira_cli.cli.options.choosing import ALL, able, choose_each, choose_preset, method_names
-from sira_cli.cli.options.groups import DecodingOptions, ModelOptions, argument, option
-from sira_cli.cli.terminal.console import note, resumable, say, show_stages, spell, with_options_named
-from sira_cli.cli.terminal.output import check_file, new_table, note_threshold, save_report, table_console
+from sira_cli.cli.options.groups import MethodsOptions, ModelOptions, argument, option
+from sira_cli.cli.terminal.console import note, resumable, say, show_stages, spell
+from sira_cli.cli.terminal.output import check_file, note_threshold, print_tables, save_report
 from sira_cli.errors import SettingsError
 from sira_cli.eval.benchmark import Asking, Card
 from sira_cli.eval.cards import CARDS, find_cards, options_of_each
 
 if TYPE_CHECKING:
-    from rich.console import Console
-    from rich.table import Table
-
     from sira_cli.eval.answers import Answers
     from sira_cli.eval.benchmark import AnswerFiles, Benchmark
-    from sira_cli.eval.report import EvalReport, MethodRow
-    from sira_cli.look.verify import Verify
+    from sira_cli.eval.report import EvalReport
     from sira_cli.run.lvlm import Lvlm
 
 FOR_RUNS = ("verify", "batch-size", "engine", "shard", "overwrite", "retry-errors")
-EXTRAS = ("neither", "words", "length")  # left out first on a narrow terminal
+ANSWERS = "answers"  # in a folder of benchmarks: where answers are kept without -o, in a folder per preset
 
 
 @dataclass(frozen=True)
@@ -46,6 +40,9 @@ class EvalOptions(groups.Group, title="Answers and figures"):
     own_options: list[str] | None = option(
         None, "An option of a benchmark: rule=vcd, or pope.rule=vcd.", "--option", metavar="[NAME.]KEY=VALUE"
     )
+    against: str | None = option(
+        None, "Compare with this method (default: the controls greedy and greedy+apc).", metavar="NAME"
+    )
     verify: Literal["guide"] | None = option(
         None, "Also caption under each --method with a second look (CHAIR, AMBER)."
     )
@@ -53,7 +50,6 @@ class EvalOptions(groups.Group, title="Answers and figures"):
     engine: Literal["local", "vllm"] = option("local", "Decode here, or in vLLM (docs/vllm.md).")
     limit: int | None = option(None, "Only N questions per file (POPE), or N pictures.", metavar="N", min=1)
     shard: str | None = option(None, "Ask only part I of N; score all with --answers.", metavar="I/N")
-    no_controls: bool = option(False, "Leave out the controls greedy and greedy+apc.", "--no-controls")
     output: Path | None = option(
         *(None, "Keep answers here, to resume a stopped run, and report.json.", "-o", "--output"), metavar="FOLDER"
     )
@@ -64,21 +60,11 @@ class EvalOptions(groups.Group, title="Answers and figures"):
     json: bool = option(False, "Print JSON: one object per benchmark.", "--json")
 
 
-@dataclass(frozen=True)
-class Asked:
-    """A benchmark, the folder of its pictures, that of its answers and figures, and files of answers."""
-
-    benchmark: Benchmark
-    images: Path
-    output: Path | None
-    sources: Sequence[AnswerFiles] = ()
-
-
 @groups.with_options(
     """
 sira eval pope coco_pope_*.json --images val2014/ --method sira,vcd -o pope/
 sira eval chair annotations/ --answers captions.jsonl
-sira eval pope,chair,amber benchmarks/ -p llava-1.5-7b --method sira,vcd -o all/
+sira eval chair,amber,pope benchmarks/ -p llava-1.5-7b --method all --against greedy
 """,
     loudness=EvalOptions.title,
 )
@@ -88,12 +74,13 @@ def eval_benchmarks(
     *,
     options: EvalOptions,
     model: ModelOptions,
-    decoding: groups.MethodsOptions,
+    decoding: MethodsOptions,
 ) -> None:
     """Run and score POPE, CHAIR and AMBER as their official scripts do.
 
     Give one benchmark's files with --images to ask the model, or with --answers to score answers. Several names, or one
-    without either option: PATH is a folder that holds pope/, coco/ or amber/, and the pictures in images/.
+    without either option: PATH is a folder that holds pope/, coco/ or amber/, and the pictures in images/. Answers are
+    kept in its answers/, and several benchmarks make one table.
     """
     cards = [] if names is None else find_cards([name.strip() for name in names.split(",")])
     if not paths and options.images is None and not options.answers:
@@ -101,24 +88,29 @@ def eval_benchmarks(
         return
     spell({option.name: "--option" for card in cards for option in card.options})
     given = options_of_each(cards, options.own_options or (), answered=bool(options.answers))
-    if len(cards) == 1 and (options.images is not None or options.answers):
-        (card,) = cards
-        files = card.files_in(paths or [])
-        sources: Sequence[AnswerFiles] = ()
-        _check(options, model, decoding)
-        if options.answers:
-            from sira_cli.eval.answers import find_files
+    single = len(cards) == 1 and (options.images is not None or options.answers)
+    folder = None if single else _folder(paths or [], options)
+    files = [card.files_in(paths or []) if folder is None else _in_folder(card, folder) for card in cards]
+    _check(options, model, decoding)
+    sources: Sequence[AnswerFiles] = ()
+    if options.answers:
+        from sira_cli.eval.answers import find_files
 
-            sources = find_files(options.answers, files if card.several else ())
-        benchmark = card.open(files, Asking(options.limit, given[card.name], sources, decoding.max_new_tokens))
-        asked = [Asked(benchmark, options.images or Path(), options.output, sources)]
+        sources = find_files(options.answers, files[0] if cards[0].several else (), options.against or "greedy")
+    benchmarks = [
+        card.open(own, Asking(options.limit, given[card.name], sources, decoding.max_new_tokens, folder is not None))
+        for card, own in zip(cards, files, strict=True)
+    ]
+    if sources:
+        reports = [_read(benchmarks[0], sources, options, model)]
     else:
-        _check_folder(paths or [], options)
-        _check(options, model, decoding)
-        asked = [_in_folder(card, (paths or [])[0], given[card.name], options, decoding) for card in cards]
-    for one in asked:
-        _check_report(one, options.overwrite)
-    reports = [_read(asked[0], options, model)] if options.answers else _ask(asked, options, model, decoding)
+        reports = _ask(benchmarks, folder, options, model, decoding)
+    if options.json:
+        print(*(report.to_json() for report in reports), sep="\n", end="\n" * bool(reports))
+    elif reports:
+        from sira_cli.eval.report import side_by_side
+
+        print_tables(reports[0].table() if len(reports) == 1 else side_by_side(reports))
     if failed := {failure.picture for report in reports for failure in report.failures}:
         say(f"{len(failed)} picture{'s' * (len(failed) > 1)} failed; their questions are left out of all figures")
         raise typer.Exit(3)
@@ -146,7 +138,7 @@ def _list(cards: list[Card]) -> None:
 # What is refused before anything is read.
 
 
-def _check(options: EvalOptions, model: ModelOptions, decoding: DecodingOptions) -> None:
+def _check(options: EvalOptions, model: ModelOptions, decoding: MethodsOptions) -> None:
     """Check options that exclude each other, --shard, --output, and --details, which replaces only earlier details."""
     from sira_cli.pictures.find import Shard
     from sira_cli.pictures.rows import read_rows
@@ -163,8 +155,6 @@ def _check(options: EvalOptions, model: ModelOptions, decoding: DecodingOptions)
     if details is not None:
         if details.parent != output or details.is_dir():  # the output folder itself is created if needed
             check_file("--details", details)
-        if details.suffix != ".jsonl":
-            raise SettingsError(f"--details {details}: expected a name that ends in .jsonl")
         _, row = next(read_rows(details), ("", None)) if details.exists() else ("", None)
         if row is not None and (not {"method", "part"} <= row.keys() or "schema" in row):
             raise SettingsError(f"--details {details}: holds something other than details of sira eval: give another")
@@ -174,8 +164,8 @@ def _check(options: EvalOptions, model: ModelOptions, decoding: DecodingOptions)
         raise SettingsError("--shard needs --output FOLDER")
 
 
-def _check_folder(paths: Sequence[Path], options: EvalOptions) -> None:
-    """Check the options for a folder of benchmarks."""
+def _folder(paths: Sequence[Path], options: EvalOptions) -> Path:
+    """Return the folder of benchmarks."""
     if len(paths) != 1:
         raise SettingsError(
             "give one benchmark's files with --images FOLDER to ask the model or --answers FILE to score answers, "
@@ -187,78 +177,71 @@ def _check_folder(paths: Sequence[Path], options: EvalOptions) -> None:
         )
     if not paths[0].is_dir():
         raise SettingsError(f"{paths[0]}: is not a folder")
+    return paths[0]
 
 
-def _check_report(asked: Asked, overwrite: bool) -> None:
-    """Check that a report in the output folder, which will be replaced, is of the same benchmark."""
-    if asked.output is None or overwrite or not (path := asked.output / "report.json").exists():
-        return
-    try:
-        before = json.loads(path.read_bytes())["benchmark"]
-    except (OSError, ValueError, KeyError, TypeError):
-        before = "something else"
-    if before != asked.benchmark.name:
-        raise SettingsError(f"--output: {path} holds the report of {before}: give another folder")
+def _in_folder(card: Card, folder: Path) -> list[Path]:
+    """Return the data of a benchmark in a folder of benchmarks."""
+    if not (data := folder / card.folder).is_dir():
+        raise SettingsError(
+            f"{folder}: has no folder {card.folder} with {card.files}; to give {card.name}'s files themselves, add "
+            "`images=` FOLDER to ask the model, or `answers=` FILE to score answers"
+        )
+    return card.files_in([data])
 
 
 # Answers, from files or from a model.
 
 
-def _in_folder(
-    card: Card, folder: Path, given: Mapping[str, str], options: EvalOptions, decoding: DecodingOptions
-) -> Asked:
-    """Return a benchmark in a folder of benchmarks: `pope/`, `coco/`, `amber/`, with the pictures in `images/`."""
-    data = folder / card.folder
-    if not data.is_dir():
-        raise SettingsError(
-            f"{folder}: has no folder {card.folder} with {card.files}; to give {card.name}'s files themselves, add "
-            "`images=` FOLDER to ask the model, or `answers=` FILE to score answers"
-        )
-    settings = {"similarity": "auto", **given} if card.name == "amber" else given
-    benchmark = card.open(card.files_in([data]), Asking(options.limit, settings, (), decoding.max_new_tokens))
-    return Asked(benchmark, folder / "images", None if options.output is None else options.output / card.name)
-
-
-def _read(asked: Asked, options: EvalOptions, model: ModelOptions) -> EvalReport:
-    """Read the answers in files, and show their figures, with the paper's of the same model."""
+def _read(
+    benchmark: Benchmark, sources: Sequence[AnswerFiles], options: EvalOptions, model: ModelOptions
+) -> EvalReport:
+    """Report the answers in files, with the paper's figures of the same model."""
     from sira_cli.eval.answers import read_each
     from sira_cli.eval.report import find_model
 
-    answers = read_each(asked.benchmark, asked.sources, not options.no_controls)
+    answers = read_each(benchmark, sources, controls=options.against is None)
     known = {(str(one.settings["preset"]), str(one.settings["model"])) for one in answers if one.settings}
     if model.preset is not None or model.model is not None:
         preset = choose_preset(model)
         known = {(preset.name, preset.model)}
     if options.paper and len(known) != 1:
         raise SettingsError("--paper: the answers' model is unknown: give -p PRESET")
-    return _show(asked, answers, find_model(known.pop()) if options.paper else "", options)
+    return _report(
+        benchmark, answers, find_model(known.pop()) if options.paper else "", options.output, options.details
+    )
 
 
 def _ask(
-    asked: Sequence[Asked], options: EvalOptions, model: ModelOptions, decoding: DecodingOptions
+    benchmarks: Sequence[Benchmark],
+    folder: Path | None,
+    options: EvalOptions,
+    model: ModelOptions,
+    decoding: MethodsOptions,
 ) -> list[EvalReport]:
-    """Ask one model all questions of some benchmarks, and show the figures of each; a shard has none."""
+    """Ask one model all questions of some benchmarks, and report on each; a shard has no report."""
     from sira_cli.eval.evaluation import Evaluation, has_captions, pictures_of, with_controls
     from sira_cli.eval.report import find_model
     from sira_cli.look.verify import Verify
     from sira_cli.models import combinations
     from sira_cli.pictures.find import Shard
 
-    pictures = [picture for one in asked for picture in pictures_of(one.benchmark, one.images)]
+    images = options.images if folder is None else folder / "images"
+    pictures = [picture for one in benchmarks for picture in pictures_of(one, images or Path())]
     named, every, lvlm = method_names(decoding.method), decoding.method.strip() == ALL, None
-    methods = choose_each(with_controls(named, not options.no_controls), model, decoding)
-    if every:  # those that the model can run, which is loaded to find them
-        lvlm = load_model(methods["greedy"][0], model, methods["greedy"][1], pictures=pictures)
-        methods = able(lvlm, methods)
+    methods = choose_each(with_controls(named, options.against), model, decoding)
     preset, first = next(iter(methods.values()))
+    outputs = _outputs(benchmarks, folder, options, preset.name)
+    if every:  # those that the model can run, which is loaded to find them
+        lvlm = load_model(preset, model, first, pictures=pictures)
+        methods = able(lvlm, methods)
     looks: dict[str, Verify] = {}
     if options.verify is not None:
-        look = Verify(mode=options.verify)
-        note_threshold(look, preset)
+        note_threshold(Verify(mode=options.verify), preset)
         for name in filter(methods.__contains__, named):
             try:
-                combinations.check(*methods[name], verify=look.mode)
-                looks[name] = look
+                combinations.check(*methods[name], verify=options.verify)
+                looks[name] = Verify(mode=options.verify)
             except SettingsError as error:
                 if not every:
                     raise
@@ -274,111 +257,65 @@ def _ask(
     how |= {"batch_size": options.batch_size, "shard": options.shard and Shard.parse(options.shard)}
     how["settings"] = {} if decoding.max_new_tokens is None else {"max_new_tokens": decoding.max_new_tokens}
     evaluations = []
-    for one in asked:
-        own = looks if len(asked) == 1 or has_captions(one.benchmark) else {}
-        evaluations.append(Evaluation(one.benchmark, one.images, methods, output=one.output, looks=own, **how))
+    for one, output in zip(benchmarks, outputs, strict=True):
+        own = looks if len(benchmarks) == 1 or has_captions(one) else {}
+        evaluations.append(Evaluation(one, images or Path(), methods, output=output, looks=own, **how))
     for name, under in methods.items() if options.engine != "local" else ():
         if name not in evaluations[0].not_run:
             combinations.check(*under, verify=options.verify, engine=options.engine)
     paper = find_model((preset.name, preset.model)) if options.paper else ""
     reports = []
-    for one, evaluation in zip(asked, evaluations, strict=True):
+    for benchmark, evaluation, output in zip(benchmarks, evaluations, outputs, strict=True):
         if options.details is not None and options.details.resolve() in map(Path.resolve, evaluation.files):
             raise SettingsError(f"--details {options.details}: answers are kept in this file: give another")
-        with resumable(one.output is not None, options.overwrite):
+        with resumable(output is not None, options.overwrite):
             show_stages(evaluation.events(load))
-        if options.shard is not None:
-            note(f"shard {options.shard} is done: when all are, score them: --answers {one.output}")
-            if any(answers.failures for answers in evaluation.answers):
-                raise typer.Exit(3)
+        if options.shard is None:
+            reports.append(_report(benchmark, evaluation.answers, paper, output, options.details))
             continue
-        if len(asked) > 1 and not options.json:
-            table_console().print(one.benchmark.name.upper(), style="bold")
-        reports.append(_show(one, evaluation.answers, paper, options))
+        note(f"shard {options.shard} is done: when all are, score them: --answers {output}")
+        if any(answers.failures for answers in evaluation.answers):
+            raise typer.Exit(3)
     return reports
 
 
-# Figures.
+def _outputs(
+    benchmarks: Sequence[Benchmark], folder: Path | None, options: EvalOptions, preset: str
+) -> list[Path | None]:
+    """Return where each benchmark's answers and report are kept; no report of another benchmark is replaced."""
+    output = options.output
+    if folder is not None and output is None:
+        output = folder / ANSWERS / preset.replace("/", "--")
+        note(f"answers are kept in {output}")
+    outputs = [output if output is None or folder is None else output / one.name for one in benchmarks]
+    for benchmark, own in zip(benchmarks, outputs, strict=True):
+        if own is None or options.overwrite or not (path := own / "report.json").exists():
+            continue
+        try:
+            before = json.loads(path.read_bytes())["benchmark"]
+        except (OSError, ValueError, KeyError, TypeError):
+            before = "something else"
+        if before != benchmark.name:
+            raise SettingsError(f"--output: {path} holds the report of {before}: give another folder")
+    return outputs
 
 
-def _show(asked: Asked, answers: Sequence[Answers], paper: str, options: EvalOptions) -> EvalReport:
-    """Write report.json and the details of counting, and print the figures."""
+def _report(
+    benchmark: Benchmark, answers: Sequence[Answers], paper: str, output: Path | None, details: Path | None
+) -> EvalReport:
+    """Report on answers, and write report.json and the details of counting."""
     from sira_cli.eval.report import EvalReport
     from sira_cli.files import make_folder, replacing
 
-    benchmark, output = asked.benchmark, asked.output
     report = EvalReport.of(benchmark, answers, paper)
     if output is not None:
         make_folder(output)
         save_report(report, output / "report.json")
-    if options.details is not None:
-        with replacing(options.details) as file:
+    if details is not None:
+        with replacing(details) as file:
             for one in answers:
                 for part in benchmark.parts:
                     for counted in benchmark.count(part, one.texts.get(part.name, {})):
                         record = {"method": one.name, "part": part.name, **counted.details}
                         file.write(json.dumps(record, ensure_ascii=False).encode() + b"\n")
-    if options.json:
-        print(report.to_json())
-    else:
-        print_report(report)
     return report
-
-
-def print_report(report: EvalReport) -> None:
-    """Print the report to stdout; in a file, nothing is wrapped."""
-    out = table_console()
-    tables: dict[tuple[str, ...], list[MethodRow]] = {}  # by the figures' names
-    for row in report.rows:
-        tables.setdefault(tuple(row.figures), []).append(row)
-    for names, rows in tables.items():
-        _print_table(out, report, rows, names)
-        for part in dict.fromkeys(row.part for row in rows if row.part in report.stand_ins):
-            out.print(f"{part}: NOT the official figures: {report.stand_ins[part]}", style="bold", soft_wrap=True)
-    for line in report.remarks():
-        out.print(with_options_named(line), soft_wrap=True)
-
-
-def _print_table(out: Console, report: EvalReport, rows: list[MethodRow], names: Sequence[str]) -> None:
-    """Print a table; on a narrow terminal without EXTRAS, then without intervals, then without the last figures."""
-    from rich.measure import Measurement
-
-    short = [name for name in names if name not in EXTRAS]
-    for shown, intervals in (names, True), (short, True), *((short[:end], False) for end in range(len(short), 0, -1)):
-        table = _table(report, rows, shown, intervals, out.width // 3)
-        if Measurement.get(out, out.options.update(max_width=10_000), table).maximum <= out.width:
-            break
-    out.print(table)
-    if len(shown) < len(short):
-        out.print(f"too narrow for {', '.join(short[len(shown) :])}: see --json", soft_wrap=True)
-
-
-def _table(report: EvalReport, rows: list[MethodRow], names: Sequence[str], intervals: bool, widest: int) -> Table:
-    """Make a table of some figures; names of methods are wrapped at `widest` characters."""
-    from rich.text import Text
-
-    from sira_cli.eval.report import AUTHORS
-
-    table = new_table("", figures=[*names, *["p"] * bool(report.tests)], tight=True)
-    labels, *figures = table.columns
-    labels.overflow, labels.max_width = "fold", max(widest, 12)
-    for column in figures:
-        column.no_wrap = True
-    for group, own in groupby(rows, key=attrgetter("group")):
-        table.add_section()
-        table.add_row(Text(group, "bold"))
-        for row in own:
-            p = "" if row.p is None else f"{row.p:.3f}" if row.p >= 0.001 else "<0.001"
-            lines: list[tuple[str, Mapping[str, Any], str, str, str]] = [(f"  {row.label}", row.figures, "", p, "")]
-            if row.differences and row.method not in report.not_run:
-                lines.append((f"    - {report.labels[report.first]}", row.differences, "+", "", "dim"))
-            if row.paper is not None:
-                source = ", ".join(filter(None, ["in the paper", row.paper_mark]))
-                lines.append((f"    {source}", row.paper, "", "", "dim"))
-            if row.published is not None:
-                lines.append((f"    {AUTHORS}", row.published, "", "", "dim"))
-            for label, values, sign, last, style in lines:
-                cells = [row.text(values[name], sign + report.digits(name)) if name in values else "" for name in names]
-                cells = cells if intervals else [cell.partition(" ")[0] for cell in cells]
-                table.add_row(Text(label), *cells, *[last] * bool(report.tests), style=style)
-    return table

@@ -343,7 +343,9 @@ def opened(path: Path, asking: Asking) -> Amber:
     amber = Amber(  # questions need neither nouns nor vectors
         path,
         language=find_language(options.get("language", "auto") if captions else "fallback", ["nouns"]),
-        similarity=find_similarity(options.get("similarity", "spacy") if captions else "exact"),
+        similarity=find_similarity(
+            options.get("similarity", "auto" if asking.in_folder else "spacy") if captions else "exact"
+        ),
         parts=PARTS[not captions : 1 + questions],
         reduced=reduced,
         **asking.given("suffix", "prompt"),

@@ -46,6 +46,7 @@ class Answers:
 
     name: str  # of the method, or a label
     texts: dict[str, dict[str, str]] = field(default_factory=dict)  # by part and ask; those that failed are missing
+    seconds: dict[str, dict[str, float]] = field(default_factory=dict)  # likewise, where every record has its duration
     failures: list[FailedAnswer] = field(default_factory=list)  # the asks that failed
     # settings that decided the answers, as far as they are known
     settings: dict[str, Any] = field(default_factory=dict)
@@ -67,8 +68,8 @@ def settings_in(record: dict[str, Any]) -> dict[str, Any]:
 # Files.
 
 
-def find_files(given: Sequence[str], questions: Sequence[Path] = ()) -> list[AnswerFiles]:
-    """Return the files that `--answers` names, by method; greedy's first, because others are compared with it."""
+def find_files(given: Sequence[str], questions: Sequence[Path] = (), first: str = "greedy") -> list[AnswerFiles]:
+    """Return the files that `--answers` names, by method; those of `first`, which others are compared with, first."""
     named: dict[tuple[str, bool], list[Path]] = {}  # by label, and whether they are records of sira
     rest: list[Path] = []
     for text in given:
@@ -98,7 +99,7 @@ def find_files(given: Sequence[str], questions: Sequence[Path] = ()) -> list[Ans
     for source in sources:
         if labels.count(source.label) > 1:
             raise SettingsError(f"`answers=` {source.paths[0]}: {source.label!r} names two methods: use LABEL=FILE")
-    return sorted(sources, key=lambda source: (source.label != "greedy", not source.own))
+    return sorted(sources, key=lambda source: (source.label != first, not source.own))
 
 
 def expand(parameter: str, path: str) -> list[Path]:
@@ -173,6 +174,7 @@ def read_answers(benchmark: Benchmark, source: AnswerFiles, *, complete: bool = 
                 continue  # it answers other question files
             ok = row.get("status", "ok") == "ok"
             record = {"ok": ok, "text": text_of(where, row, "text" if ok else "error"), "path": path, "where": where}
+            record["ms"] = row.get("duration_ms")
             earlier = records.get(key, record)
             if ok and earlier["ok"] and record["text"] != earlier["text"]:
                 raise DataError(
@@ -192,8 +194,10 @@ def read_answers(benchmark: Benchmark, source: AnswerFiles, *, complete: bool = 
         failed = {ask.picture: record["text"] for ask, record in given if not record["ok"]}
         answers.failures += [FailedAnswer(source.label, part.name, *failure) for failure in failed.items()]
         if given:
-            texts = {ask.id: benchmark.reduce(part, record["text"]) for ask, record in given if record["ok"]}
-            answers.texts[part.name] = texts
+            good = {ask.id: record for ask, record in given if record["ok"]}
+            answers.texts[part.name] = {id_: benchmark.reduce(part, record["text"]) for id_, record in good.items()}
+            if all(isinstance(record["ms"], float | int) for record in good.values()):
+                answers.seconds[part.name] = {id_: record["ms"] / 1000 for id_, record in good.items()}
     if complete and not answers.texts:
         raise DataError(f"{some(source.paths, 3, 1_000)}: no record answers a question of {benchmark.name}")
     return answers

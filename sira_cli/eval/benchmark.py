@@ -78,15 +78,16 @@ class Benchmark(ABC):
     def count(self, part: Part, texts: Texts) -> Iterator[Counted]:
         """Count each answer; asks whose picture failed are missing in `texts`, and left out of every count."""
 
-    def score(self, part: Part, texts: Texts) -> dict[str, Tally]:
-        """Return the counts of all answers, by group."""
+    def score(self, part: Part, texts: Texts, seconds: Mapping[str, float] | None = None) -> dict[str, Tally]:
+        """Return the counts of all answers, by group; if the time of each caption is known, with its `seconds`."""
         from sira_cli.eval.statistics import Tally
 
         tallies = {group: Tally() for group in part.groups}
         for one in self.count(part, texts):
+            counts = one.counts | ({"seconds": seconds[one.ask]} if seconds and "captions" in one.counts else {})
             for group in one.groups:
                 if group in tallies:
-                    tallies[group].add(one.picture, one.ask, one.right, one.counts)
+                    tallies[group].add(one.picture, one.ask, one.right, counts)
         return tallies
 
     @abstractmethod
@@ -149,6 +150,7 @@ class Asking:
     options: Mapping[str, str] = field(default_factory=dict)  # the benchmark's own options, by name
     sources: Sequence[AnswerFiles] = ()  # files of answers to score; empty if a model is asked
     max_new_tokens: int | None = None  # length limit of a run's texts in tokens, if given
+    in_folder: bool = False  # whether it is one of the benchmarks of a folder, where what is not installed is replaced
 
     def given(self, *names: str) -> dict[str, Any]:
         """Return those of some options that are given; a benchmark has the defaults."""

@@ -11,7 +11,14 @@ from sira_cli.errors import DataError, SettingsError
 from sira_cli.eval.answers import Form, read_answer_rows
 from sira_cli.eval.benchmark import AnswerFiles, Ask, Asking, Benchmark, Counted, Part, Texts
 from sira_cli.eval.coco import UnknownImageError, find_truth, image_of, mentions
-from sira_cli.eval.figures import CHAIR_DENOMINATORS, chair_figures, mention_counts
+from sira_cli.eval.figures import (
+    CHAIR_DENOMINATORS,
+    TEXT_DENOMINATORS,
+    chair_figures,
+    mention_counts,
+    text_counts,
+    text_figures,
+)
 from sira_cli.eval.statistics import Denominators, ratio
 from sira_cli.language import Need, find_language
 from sira_cli.pictures.rows import brief, entries, read_rows, some
@@ -74,7 +81,8 @@ class Chair(Benchmark):
                 if (text := texts.get(_numbered(ask.id, number))) is None:
                     break
                 read = mentions(self._words(text))
-                counts = mention_counts(read.heads, truth) | {"tokens": len(read.tokens)}
+                counts = mention_counts(read.heads, truth) | text_counts(text, read.heads)
+                counts["tokens"] = len(read.tokens)
                 every = zip(read.words, read.heads, read.places, strict=True)
                 wrong = [mention for mention in every if mention[1] not in truth]
                 details = {
@@ -95,12 +103,13 @@ class Chair(Benchmark):
                 yield Counted(ask.id, ask.picture, part.groups, not wrong, counts, details)
 
     def figures(self, group: str, total: Mapping[str, float], *, smooth: bool = False) -> dict[str, float]:
-        """Return CHAIRs, CHAIRi and recall in percent, and the length in tokens, in the official script's steps."""
-        return chair_figures(total) | {"length": 100 * ratio(0.01 * total["tokens"], total["captions"])}
+        """Return CHAIRs, CHAIRi, recall and length in tokens, in the official script's steps, and `text_figures`."""
+        length = 100 * ratio(0.01 * total["tokens"], total["captions"])
+        return chair_figures(total) | {"length": length} | text_figures(total)
 
     def denominators(self, group: str) -> Denominators:
-        """Return the denominators of `chair_figures`."""
-        return CHAIR_DENOMINATORS
+        """Return the denominators of `chair_figures` and `text_figures`."""
+        return CHAIR_DENOMINATORS | TEXT_DENOMINATORS
 
     def read(self, paths: Sequence[Path]) -> dict[str, dict[str, str]]:
         """Read captions of one method and one length; the second one of an image has the id of its ask and `#2`."""

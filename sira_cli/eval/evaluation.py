@@ -61,14 +61,14 @@ class PartStarted:
 EvalEvent = PartStarted | PictureEvent | Halved
 
 
-def with_controls(names: Sequence[str], controls: bool = True) -> list[str]:
-    """Return the methods to be asked, each once, the controls first."""
-    return list(dict.fromkeys([*(CONTROLS if controls else ()), *names]))
+def with_controls(names: Sequence[str], against: str | None = None) -> list[str]:
+    """Return the methods to be asked, each once, first the one that others are compared with, or the controls."""
+    return list(dict.fromkeys([*(CONTROLS if against is None else (against,)), *names]))
 
 
-def methods_of(preset: Preset, names: Sequence[str], controls: bool = True) -> dict[str, tuple[Preset, Method]]:
-    """Return methods with the preset's settings for them, the controls first."""
-    return {name: (preset, preset.method(name)) for name in with_controls(names, controls)}
+def methods_of(preset: Preset, names: Sequence[str], against: str | None = None) -> dict[str, tuple[Preset, Method]]:
+    """Return methods with the preset's settings for them, in the order of `with_controls`."""
+    return {name: (preset, preset.method(name)) for name in with_controls(names, against)}
 
 
 def pictures_of(benchmark: Benchmark, images: str | Path) -> list[Picture]:

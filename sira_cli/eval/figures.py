@@ -19,6 +19,9 @@ POPE_DENOMINATORS = {
 }
 ANSWER_FIGURES = ("accuracy", "F1", "precision", "recall", "FPR", "yes")  # those that tables show
 CHAIR_DENOMINATORS = {"CHAIRs": ("captions",), "CHAIRi": ("mentions",), "recall": ("objects",)}
+TEXT_DENOMINATORS = {"F1": ("kinds", "objects"), "broken": ("captions",)}
+CLAUSE = 4  # words of a clause that a sound text does not repeat
+_THRICE = re.compile(r"\b(\w+(?:\W+\w+){0,11})(?:\W+\1\b){2}")  # words three times in a row
 
 
 # POPE (Li et al. 2023): how an answer becomes yes or no.
@@ -125,6 +128,24 @@ def chair_figures(total: Mapping[str, float]) -> dict[str, float]:
         "CHAIRi": 100 * ratio(total["hallucinated mentions"], total["mentions"]),
         "recall": 100 * ratio(total["recalled objects"], total["objects"]),
     }
+
+
+def text_counts(text: str, mentioned: Sequence[str]) -> Counts:
+    """Count a caption's words, and the kinds of objects that it mentions; `broken`: it is empty or repeats itself."""
+    clauses = [clause.split() for clause in re.split(r"[.,;:!?\n]|\band\b", text.lower())]
+    long = [tuple(words) for words in clauses if len(words) >= CLAUSE]
+    broken = not text.strip() or len({*long}) < len(long) or bool(_THRICE.search(text.lower()))
+    return {"words": len(text.split()), "kinds": len({*mentioned}), "broken": int(broken)}
+
+
+def text_figures(total: Mapping[str, float]) -> dict[str, float]:
+    """Return F1 of the kinds of objects that captions mention, `words`, broken texts, and, if counted, `seconds`."""
+    captions = total["captions"]
+    return {
+        "F1": 200 * ratio(total["recalled objects"], total["kinds"] + total["objects"]),
+        "words": ratio(total["words"], captions),
+        "broken": 100 * ratio(total["broken"], captions),
+    } | ({"seconds": ratio(total["seconds"], captions)} if "seconds" in total else {})
 
 
 # Captions and answers together: `CHAIRi`, `random accuracy`, `mean accuracy`.

@@ -8,8 +8,10 @@ that do not compare with greedy decoding of their model have a mark.
 from __future__ import annotations
 
 import functools
+import itertools
+import operator
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -21,7 +23,7 @@ from sira_cli.eval.answers import Answers, FailedAnswer
 from sira_cli.eval.benchmark import MEAN, Benchmark
 from sira_cli.eval.statistics import Counts, Figure, McNemarTest, MethodFigures, common, compare_pairs
 from sira_cli.models import presets
-from sira_cli.run.records import Report
+from sira_cli.run.records import Report, Table
 
 INTERVALS = "pictures: Wilson's, of the effective number of answers; differences by MOVER"
 FEW = 30  # pictures
@@ -30,6 +32,13 @@ IF_PRINTED = ("paper_mark", "published")  # fields of a row that are left out wi
 PAPER = Path(__file__).parent / "paper.yaml"
 MARK = "is"  # the key of a row's mark in the paper's figures
 AUTHORS = "by its authors"
+# The figures in the table of several benchmarks, with their heads there; of other benchmarks all.
+MAIN = {
+    "chair": {"CHAIRi": "CHAIRi", "CHAIRs": "CHAIRs", "recall": "coverage", "F1": "F1", "words": "words"}
+    | {"broken": "broken", "seconds": "seconds"},
+    "amber": {"CHAIR": "AMBER CHAIR"} | {name: f"AMBER {name}" for name in ("Cover", "Hal", "Cog")},
+    "pope": {"F1": "POPE F1"},
+}
 
 
 @dataclass(frozen=True)
@@ -41,19 +50,16 @@ class MethodRow:
     group: str
     method: str
     answered: int  # number of asks that count
-    # number of asks left out, because this or another method failed on their pictures: methods are compared on the same
-    # pictures
-    failed: int
+    failed: int  # asks left out, because this or another method failed on their pictures: all have the same pictures
     counts: Counts  # sums over pictures, the terms of the figures' ratios; empty for a mean
-    figures: dict[str, Figure]  # percentages, except `words` and `length`, with 95 % intervals over pictures
+    figures: dict[str, Figure]  # percentages, except `words`, `length`, `seconds`, with 95 % intervals over pictures
     # paired differences to the first method's figures; empty for the first method, or where it has no answers
     differences: dict[str, Figure]
     paper: dict[str, float] | None = None  # the paper's figures, if they were asked for and exist
     label: str = ""  # the method's name in tables; it marks sampled answers
     # set if the paper's figures do not compare with greedy decoding of the model; a key of the report's `notes`
     paper_mark: str = ""
-    # the figures that the model's authors print, if the paper's were asked for
-    published: dict[str, float] | None = None
+    published: dict[str, float] | None = None  # those that the model's authors print, if the paper's were asked for
     p: float | None = None  # p value of McNemar's test against the first method; None if they were not compared
     pictures: int = FEW  # their number; below FEW, tables show bounds instead of ±
 
@@ -72,7 +78,7 @@ class EvalReport(Report):
     benchmark: str
     stand_ins: dict[str, str]  # by part, why its figures differ from those of a published script
     facts: dict[str, Any]  # the rule, language data and their versions, files
-    settings: dict[str, dict[str, Any]]  # of each method, as far as known
+    settings: dict[str, dict[str, Any]]  # of each method, as far as known; others are compared with the first
     not_run: dict[str, str]  # methods whose answers are taken from another one, because they cannot differ
     paper: str  # the model whose figures in the paper are shown for comparison, if any
     rows: tuple[MethodRow, ...]
@@ -88,41 +94,33 @@ class EvalReport(Report):
         tests: list[McNemarTest] = []
         first, labels = answers[0].name, {one.name: label(one.name, one.settings) for one in answers}
         for part in benchmark.parts:
-            texts = {one.name: one.texts[part.name] for one in answers if part.name in one.texts}
-            tallies = {name: benchmark.score(part, own) for name, own in texts.items()}
+            here = [one for one in answers if part.name in one.texts]
+            timed = all(part.name in one.seconds for one in here)
+            tallies = {
+                one.name: benchmark.score(part, one.texts[part.name], one.seconds[part.name] if timed else {})
+                for one in here
+            }
             everything = benchmark.score(part, {ask.id: "" for ask in part.asks})
             pictures = {ask.id: ask.picture for ask in part.asks}
-            counted = {
-                group: common({name: tallies[name][group] for name in tallies}, pictures) for group in part.groups
-            }
-            compared = {
-                group: MethodFigures.of(
-                    own,
-                    functools.partial(benchmark.figures, group),
-                    benchmark.denominators(group),
-                    functools.partial(benchmark.figures, group, smooth=True),
-                )
-                for group, own in counted.items()
-            }
-            pairs = [
-                each for group, own in counted.items() for each in compare_pairs(group, own, compared[group].estimates)
-            ]
-            p = {(pair.group, pair.second): pair.p for pair in pairs if pair.first == first}
-            tests += pairs
+            counted, compared = {}, {}
+            for group in part.groups:
+                own = counted[group] = common({name: tally[group] for name, tally in tallies.items()}, pictures)
+                exact = functools.partial(benchmark.figures, group)
+                smooth = functools.partial(benchmark.figures, group, smooth=True)
+                compared[group] = MethodFigures.of(own, exact, benchmark.denominators(group), smooth)
+                tests += compare_pairs(group, own, compared[group].estimates)
+            p = {(test.group, test.second): test.p for test in tests if test.first == first}
             means = {mean: over for mean, over in benchmark.means(part).items() if len(over) > 1}
             compared |= {mean: MethodFigures.mean([compared[group] for group in over]) for mean, over in means.items()}
             for group, figures in compared.items():
+                over = means.get(group, (group,))
+                asked = sum(len(everything[each].right) for each in over)
                 for name in figures.estimates:
-                    own = [(group, counted[group][name]) for group in means.get(group, (group,))]
-                    answered = sum(len(tally.right) for _, tally in own)
+                    answered = sum(len(counted[each][name].right) for each in over)
                     rows.append(
                         MethodRow(
-                            part=part.name,
-                            group=group,
-                            method=name,
-                            answered=answered,
-                            failed=sum(len(everything[group].right) for group, _ in own) - answered,
-                            counts={} if group in means else own[0][1].total(),
+                            *(part.name, group, name, answered, asked - answered),
+                            counts={} if group in means else counted[group][name].total(),
                             figures=figures.figures(name),
                             differences=figures.differences(name, first),
                             label=labels[name],
@@ -146,18 +144,40 @@ class EvalReport(Report):
         )
 
     @property
-    def first(self) -> str:
-        """The method that others are compared with."""
-        return next(iter(self.settings))
-
-    @property
     def labels(self) -> dict[str, str]:
-        """The methods' names in tables."""
+        """The methods' names in tables, the first method's first."""
         return {name: name for name in self.settings} | {row.method: row.label for row in self.rows}
 
     def digits(self, figure: str) -> str:
         """Return the format of a figure, with as many decimals as in the paper: `.1f`."""
-        return f".{decimals(self.benchmark, figure)}f"
+        return f".{2 if figure == 'seconds' else decimals(self.benchmark, figure)}f"
+
+    def table(self) -> Iterator[Table | str]:
+        """Yield tables, one per set of figures, and the lines below them."""
+        tables: dict[tuple[str, ...], list[MethodRow]] = {}
+        for row in self.rows:
+            tables.setdefault(tuple(row.figures), []).append(row)
+        for names, rows in tables.items():
+            groups = itertools.groupby(rows, key=operator.attrgetter("group"))
+            sections = [[[group], *(line for row in own for line in self._lines(row, names))] for group, own in groups]
+            yield Table([""], [*names, *["p"] * bool(self.tests)], sections, tight=True)
+            for part in dict.fromkeys(row.part for row in rows if row.part in self.stand_ins):
+                yield f"{part}: NOT the official figures: {self.stand_ins[part]}"
+        yield from self.remarks()
+
+    def _lines(self, row: MethodRow, names: Sequence[str]) -> Iterator[list[str]]:
+        """Yield the lines of a method in a group: its figures, the differences, the paper's."""
+        p = "" if row.p is None else f"{row.p:.3f}" if row.p >= 0.001 else "<0.001"
+        lines: list[tuple[str, Mapping[str, Any] | None, str]] = [
+            (f"  {row.label}", row.figures, ""),
+            (f"    - {next(iter(self.labels.values()))}", {} if row.method in self.not_run else row.differences, "+"),
+            (f"    {', '.join(filter(None, ['in the paper', row.paper_mark]))}", row.paper, ""),
+            (f"    {AUTHORS}", row.published, ""),
+        ]
+        for head, values, sign in lines:
+            if values:
+                cells = [row.text(values[name], sign + self.digits(name)) if name in values else "" for name in names]
+                yield [head, *cells, *[p if values is row.figures else ""] * bool(self.tests)]
 
     def remarks(self) -> list[str]:
         """Return the lines below the tables: what decides the figures, and the marks in labels and the paper's rows."""
@@ -166,11 +186,9 @@ class EvalReport(Report):
         bounds = f"; (low..high): its bounds, below {FEW} pictures" if few else ""
         lines = [f"in percent but for words and length, ± half a 95 % interval over {self.intervals}{bounds}"]
         if self.tests:
-            which = f"on which answers only one of {labels[self.first]} and the method is right"
+            which = f"on which answers only one of {next(iter(labels.values()))} and the method is right"
             lines.append(f"p: McNemar's exact test, {which}, taken as independent")
-        if any(settings.get("temperature") for settings in self.settings.values()):
-            lines.append("T: answers are sampled at this temperature; greedy decoding with it is called sampling")
-        lines += [f"{mark}: {text}" for mark, text in self.notes.items()]
+        lines += self.marks()
         several = {row.method: row.counts["captions"] / row.answered for row in self.rows if "captions" in row.counts}
         lines += [
             f"{labels[name]}: {count:g} captions per image, all counted; p is for the first"
@@ -185,6 +203,12 @@ class EvalReport(Report):
             lines.append(f"in the paper: {self.paper}{self._not_in_the_paper()}")
         facts = ", ".join(f"{name}: {value}" for name, value in self.facts.items() if isinstance(value, str))
         return [*lines, facts] if facts else lines
+
+    def marks(self) -> list[str]:
+        """Return the explanations of the marks in labels and the paper's rows."""
+        sampled = any(settings.get("temperature") for settings in self.settings.values())
+        lines = ["T: answers are sampled at this temperature; greedy decoding with it is called sampling"] * sampled
+        return lines + [f"{mark}: {text}" for mark, text in self.notes.items()]
 
     def _not_in_the_paper(self) -> str:
         """Return a remark on methods and groups without figures in the paper."""
@@ -206,6 +230,48 @@ class EvalReport(Report):
             for row in self.rows
         ]
         return self.as_json({"official": not self.stand_ins}, notes=self.notes or None, rows=rows)
+
+
+def side_by_side(reports: Sequence[EvalReport]) -> Iterator[Table | str]:
+    """Yield one table of several benchmarks, a row per method with its main figures and differences, and its legend."""
+    heads: dict[str, None] = {}
+    lines: dict[str, dict[str, str]] = {}  # cells by label and head
+    paper: dict[str, dict[str, str]] = {}
+    for report in reports:
+        main = MAIN.get(report.benchmark, {})
+        for row in report.rows:
+            for name in (name for name in main or row.figures if name in row.figures):
+                several = len({each.group for each in report.rows if name in each.figures}) > 1
+                head, spec = f"{main.get(name, name)}{f', {row.group}' * several}", report.digits(name)
+                figure, change = row.figures[name], row.differences.get(name)
+                cell = f"{figure:{spec}}"
+                if change is not None and row.method not in report.not_run:
+                    cell = f"{figure.value:{spec}} ({'≈ ' * (change.low <= 0 <= change.high)}{change:+{spec}})"
+                heads[head] = None
+                lines.setdefault(row.label, {})[head] = cell
+                if name in (row.paper or {}):
+                    mark = f", {row.paper_mark}" * bool(row.paper_mark)
+                    paper.setdefault(row.label, {})[head] = f"{(row.paper or {})[name]:{spec}}{mark}"
+    rows = [
+        [label, *(cells.get(head, "") for head in heads)]
+        for method, own in lines.items()
+        for label, cells in ((method, own), ("  in the paper", paper.get(method, {})))
+        if cells
+    ]
+    yield Table([""], list(heads), [rows], tight=True)
+    first = next(iter(lines), "")
+    pictures = {report.benchmark: max((row.pictures for row in report.rows), default=0) for report in reports}
+    yield f"pictures: {', '.join(f'{count:,} ({name})' for name, count in pictures.items())}"
+    yield "in percent but for words and seconds per caption, ± half a 95 % interval over pictures"
+    yield f"(...): difference to {first} on the same pictures; ≈: no difference shown, its interval holds 0"
+    yield from dict.fromkeys(line for report in reports for line in report.marks())
+    if not_run := reports[0].not_run:
+        yield f"{', '.join(not_run)}: not run, because without sampling its answers equal those of {first}"
+    for report in reports:
+        stand_ins = dict.fromkeys(report.stand_ins.values())
+        yield from (f"{report.benchmark}: NOT the official figures: {each}" for each in stand_ins)
+    if any(head.startswith("broken") for head in heads):
+        yield "F1: named against present objects; broken: empty, or says words thrice in a row or a clause twice"
 
 
 def label(name: str, settings: Mapping[str, Any]) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
 from typing import Any, ClassVar, Literal, Self
 
@@ -188,3 +188,16 @@ def _finite(value: Any) -> Any:
     if isinstance(value, list | tuple):
         return [_finite(part) for part in value]
     return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+@dataclass(frozen=True)
+class Table:
+    """A table of a report, in words: columns of names, then of figures, then of words, each with its head."""
+
+    names: Sequence[str]
+    figures: Sequence[str]
+    sections: Sequence[Sequence[Sequence[str]]]  # of rows; a line separates sections, a row of one cell is a heading
+    title: str | None = None
+    chosen: Sequence[str] | None = None  # the row that stands out
+    tight: bool = False  # columns stand close to each other
+    words: Sequence[str] = ()

@@ -14,6 +14,7 @@ from sira_cli.errors import DataError, SettingsError
 from sira_cli.eval.benchmark import Ask
 from sira_cli.eval.chair import PROMPT, Chair, read_ids
 from sira_cli.eval.coco import HEADS, find_truth, image_of, mentions
+from sira_cli.eval.figures import text_counts
 from sira_cli.language import CHAIR_WORDS, singular, tokens
 from tests.support.eval import language_data
 from tests.support.eval.coco_data import CAPTIONS, CATEGORIES, IMAGES, write_coco
@@ -119,7 +120,7 @@ def test_counts_and_figures_by_hand(chair):
     (part,) = chair.parts
     tally = chair.score(part, CAPTIONS)["captions"]
     names = ("captions", "hallucinated captions", "mentions", "hallucinated mentions", "objects", "recalled objects")
-    expected = dict(zip((*names, "tokens"), (1, 1, 5, 3, 3, 2, 16), strict=True))
+    expected = dict(zip((*names, "tokens", "words", "kinds", "broken"), (1, 1, 5, 3, 3, 2, 16, 14, 4, 0), strict=True))
     assert tally.counts["COCO_val2014_000000000007.jpg"] == expected
     assert tally.right == {"7": False, "8": True, "310196": True}
     assert chair.figures("captions", tally.total()) == {
@@ -127,9 +128,27 @@ def test_counts_and_figures_by_hand(chair):
         "CHAIRi": 100 * (3 / 6),
         "recall": 100 * (3 / 4),
         "length": 100 * (0.01 * 19 / 3),
+        "F1": 200 * (3 / 9),
+        "words": 16 / 3,
+        "broken": 100 * (1 / 3),  # the empty one
     }
     nothing = chair.score(part, {"310196": ""})["captions"]
-    assert set(chair.figures("captions", nothing.total()).values()) == {0.0}
+    assert {name for name, value in chair.figures("captions", nothing.total()).items() if value} == {"broken"}
+
+
+@pytest.mark.parametrize(
+    ("text", "broken"),
+    [
+        ("There is a dog. There is a cat.", 0),
+        ("There is a dog on the left. There is a dog on the left.", 1),
+        ("There is a kite and a flower on the right and a flower on the right.", 1),
+        ("A dog on the left and a cat on the left, in the sun, in the sun.", 0),  # short clauses
+        ("A very very very large dog.", 1),
+        (" ", 1),
+    ],
+)
+def test_broken_texts(text, broken):
+    assert text_counts(text, [])["broken"] == broken
 
 
 def test_details_have_the_official_keys(chair):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -146,23 +147,39 @@ except SystemExit as stop: print(stop.code, [name for name in ("torch", "transfo
 
 
 def test_a_folder_of_benchmarks(sira, scenes, loaded, tmp_path):
-    run = ("eval", "pope,chair,amber", scenes, *RUN, "-o", tmp_path)
-    code, out, _ = sira(*run)
-    assert (code, "NOT the official figures" in out, "not run, because without sampling" in out) == (0, True, True)
-    assert [line for line in out.splitlines() if line.isupper()] == ["POPE", "CHAIR", "AMBER"]
+    """One command, resumed from where it keeps its answers; one table of all methods."""
+    folder = tmp_path / "scenes"
+    folder.mkdir()
+    for name in ("pope", "coco", "amber", "images", "repope"):
+        (folder / name).symlink_to(scenes / name)
+    run = ("eval", "chair,amber,pope", folder, *RUN, "--against", "greedy")
+    code, out, err = sira(*run)
+    kept = folder / "answers" / "demo"
+    assert (code, f"answers are kept in {kept}" in err, "NOT the official figures" in out) == (0, True, True)
+    (head,) = (re.split(" {2,}", line.strip()) for line in out.splitlines() if "CHAIRi" in line)
+    assert head[:8] == ["CHAIRi", "CHAIRs", "coverage", "F1", "words", "broken", "seconds", "AMBER CHAIR"]
+    assert head[8:11] == ["AMBER Cover", "AMBER Hal", "AMBER Cog"]
+    assert [each.rpartition(" ")[2] for each in head[11:]] == ["adversarial", "popular", "random", "mean"]
+    assert [line.split()[0] for line in out.splitlines() if "±" in line and "95 %" not in line] == ["greedy", "sira"]
     asked = loaded.total()
+    path = kept / "chair" / "sira-12.jsonl"
+    path.write_text("".join(path.read_text().splitlines(keepends=True)[:-1]))
+    assert sira(*run)[0] == 0
+    assert loaded.total() == asked + 1  # the record that was lost
     reports = [json.loads(line) for line in sira(*run, "--json")[1].splitlines()]
-    assert [report["benchmark"] for report in reports] == ["pope", "chair", "amber"]
+    assert [report["benchmark"] for report in reports] == ["chair", "amber", "pope"]
     for report in reports:
-        assert report == json.loads((tmp_path / report["benchmark"] / "report.json").read_text())
-    assert {group for group, _ in rows(reports[1])} == {"12 tokens"}
+        assert report == json.loads((kept / report["benchmark"] / "report.json").read_text())
+    assert {group for group, _ in rows(reports[0])} == {"12 tokens"}
+    times = [row["duration_ms"] / 1000 for row in read(path)]
+    assert values(reports[0])["12 tokens", "sira", "seconds"] == pytest.approx(sum(times) / len(times))
     options = ("--option", f"repope={scenes / 'repope'}", "--option", "pope.rule=strict")
-    strict = json.loads(sira("eval", "pope", scenes, *RUN, *options, "-o", tmp_path, "--json")[1])
+    strict = json.loads(sira("eval", "pope", folder, *RUN, *options, "--json")[1])
     assert ("scenes random, RePOPE", "sira") in rows(strict)
     assert strict["stand_ins"] == {"pope": "rule strict"}
-    assert loaded.total() == asked  # nothing is asked again
-    own = ("eval", "pope", scenes / "pope", "--images", scenes / "images", *RUN, "--json")
-    assert values(json.loads(sira(*own)[1])) == values(reports[0])  # the figures of its own command
+    assert loaded.total() == asked + 1  # nothing is asked again
+    own = ("eval", "pope", scenes / "pope", "--images", scenes / "images", *RUN, "--against", "greedy", "--json")
+    assert values(json.loads(sira(*own)[1])) == values(reports[2])  # the figures of its own command
     code, _, err = sira(*run, "--dtype", "bfloat16")
     assert (code, "holds records of another configuration" in err) == (2, True)
 
@@ -212,7 +229,7 @@ def test_chair(sira, scenes, loaded, lvlm, tmp_path):
 
 def test_amber(sira, scenes, loaded, tmp_path):
     run = ("eval", "amber", scenes / "amber", *EXACT, "--json")
-    asking = ("--images", scenes / "images", "-p", "demo", "-b", 8, "-o", tmp_path, "--no-controls")
+    asking = ("--images", scenes / "images", "-p", "demo", "-b", 8, "-o", tmp_path, "--against", "sira")
     report = json.loads(sira(*run, *asking, "--details", tmp_path / "details.jsonl")[1])
     assert list(report["stand_ins"]) == ["generative"]
     groups = ["generative", "discriminative", "existence", "attribute", "state", "number", "action", "relation"]
@@ -238,7 +255,7 @@ def test_amber(sira, scenes, loaded, tmp_path):
 
 def test_amber_with_a_second_look(sira, scenes, loaded, lvlm, tmp_path):
     """The captions are those of `Lvlm.caption`; questions are asked once, under the method itself."""
-    run = ("eval", "amber", scenes / "amber", *EXACT, "--json", "--limit", 2, "--no-controls")
+    run = ("eval", "amber", scenes / "amber", *EXACT, "--json", "--limit", 2, "--against", "greedy")
     asking = ("--images", scenes / "images", "-p", "demo", "-o", tmp_path, "--method", "greedy", "--verify", "guide")
     found = values(json.loads(sira(*run, *asking)[1]))
     assert {method for group, method, _ in found if group == "generative"} == {"greedy", "greedy+guide"}
@@ -368,15 +385,15 @@ def test_details_replace_details_only(sira, pope, loaded, elsewhere):
     details = ("eval", "pope", questions, "--answers", answers, "--details")
     foreign = "holds something other than details of sira eval: give another"
     copy = save(elsewhere / "questions.jsonl", questions.read_text())
-    for path, why in ((answers, foreign), (copy, foreign), (questions, "expected a name that ends in .jsonl")):
+    for path in (answers, copy, questions):
         content = path.read_text()
-        assert sira(*details, path) == (2, "", f"sira: --details {path}: {why}\n")
+        assert sira(*details, path) == (2, "", f"sira: --details {path}: {foreign}\n")
         assert path.read_text() == content
     for _ in range(2):
         assert sira(*details, elsewhere / "details.jsonl")[0] == 0
         assert len(read(elsewhere / "details.jsonl")) == 8
     kept = elsewhere / "run" / "sira-pope.jsonl"  # in a folder that will be made
-    run = ("-o", kept.parent, "--no-controls", "--limit", 1, "--details")
+    run = ("-o", kept.parent, "--against", "sira", "--limit", 1, "--details")
     code, _, err = pope(*run, kept, splits=("random",))
     assert (code, "sira-pope.jsonl: answers are kept in this file" in err, loaded.total()) == (2, True, 0)
     assert pope(*run, kept.parent / "details.jsonl", splits=("random",))[0] == 0
@@ -440,7 +457,7 @@ def test_ground_truth_from_a_table(sira, tmp_path):
 
 
 def test_answers_of_another_benchmark(sira, scenes, pope, tmp_path):
-    pope("-o", tmp_path, "--limit", 2, "--no-controls", splits=("random",))
+    pope("-o", tmp_path, "--limit", 2, "--against", "sira", splits=("random",))
     for command in (("eval", "amber", scenes / "amber", *EXACT), ("eval", "chair", scenes / "coco", *FALLBACK)):
         code, out, err = sira(*command, "--answers", tmp_path)
         assert (code, out, err.count("\n"), "sira-pope.jsonl" in err) == (2, "", 1, True)

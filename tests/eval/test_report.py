@@ -14,11 +14,21 @@ import pytest
 from rich.console import Console
 from scipy import stats
 
-from sira_cli.cli.eval import print_report
+from sira_cli.cli.terminal.output import print_tables
 from sira_cli.eval.answers import Answers, FailedAnswer
 from sira_cli.eval.figures import POPE_DENOMINATORS, pope_figures
 from sira_cli.eval.pope import Pope
-from sira_cli.eval.report import AUTHORS, PAPER, EvalReport, MethodRow, label, paper_models, printed, results
+from sira_cli.eval.report import (
+    AUTHORS,
+    PAPER,
+    EvalReport,
+    MethodRow,
+    label,
+    paper_models,
+    printed,
+    results,
+    side_by_side,
+)
 from sira_cli.eval.statistics import Figure, McNemarTest, MethodFigures, Tally, mcnemar, wilson
 from sira_cli.models import presets
 from tests.support.eval.made import Made, said, share
@@ -191,8 +201,8 @@ def test_a_label(name, settings, expected):
 
 def show(report: EvalReport, monkeypatch, columns: int = 200) -> str:
     console = Console(width=columns, file=io.StringIO(), highlight=False)
-    monkeypatch.setattr("sira_cli.cli.eval.table_console", lambda: console)
-    print_report(report)
+    monkeypatch.setattr("sira_cli.cli.terminal.output.table_console", lambda: console)
+    print_tables(report.table())
     return console.file.getvalue()
 
 
@@ -209,24 +219,47 @@ def made_report(*rows: tuple[str, str, dict[str, float], dict[str, float] | None
 
 
 @pytest.mark.parametrize(
-    ("columns", "heads", "left_out"),
-    [(80, "share hits neither words", ""), (44, "share hits", ""), (24, "share", "too narrow for hits: see --json")],
+    ("columns", "heads"), [(80, ["share hits neither words p"]), (60, ["share hits neither", "words p"])]
 )
-def test_a_narrow_table_leaves_out_what_one_can_do_without(monkeypatch, columns, heads, left_out):
+def test_on_a_narrow_terminal_columns_that_do_not_fit_come_below(monkeypatch, columns, heads):
     figures = {"share": 50.0, "hits": 7.0, "neither": 1.0, "words": 2.5}
-    out = show(made_report(("all", "a_name_of_its_own", figures, None)), monkeypatch, columns)
-    assert next(line for line in out.splitlines() if "share" in line).split() == heads.split()
-    assert "50.0" in out
-    assert "…" not in out  # names go on in the next line, and no figure is cut
-    assert ("too narrow" in out, left_out in out) == (bool(left_out), True)
+    rows = [("all", name, figures, None) for name in ("a_name_of_its_own", "b")]
+    out = show(made_report(*rows), monkeypatch, columns).splitlines()
+    assert [" ".join(line.split()) for line in out if "share" in line or "words" in line][: len(heads)] == heads
+    assert sum(line.split()[:1] == ["a_name_of_its_own"] for line in out) == len(heads)
+    assert "…" not in "".join(out)
 
 
-@pytest.mark.parametrize(("columns", "expected"), [(200, "50.0 (7.6..92.4)"), (24, "50.0")])
-def test_a_narrow_table_leaves_intervals_out(monkeypatch, columns, expected):
-    out = show(EvalReport.of(Made(2), [said("base", "10", "11"), said("new", "10", "11")]), monkeypatch, columns)
+def test_below_thirty_pictures_bounds_are_shown(monkeypatch):
+    out = show(EvalReport.of(Made(2), [said("base", "10", "11"), said("new", "10", "11")]), monkeypatch)
     row = next(line for line in out.splitlines() if line.split()[:1] == ["base"])
-    assert row.split(maxsplit=1)[1].strip() == expected
+    assert row.split(maxsplit=1)[1].strip() == "50.0 (7.6..92.4)"
     assert "; (low..high): its bounds, below 30 pictures" in out
+
+
+def test_one_table_of_several_benchmarks(monkeypatch):
+    """Main figures with paired differences; where an interval holds 0, no difference is shown; the paper's below."""
+    greedy = {"CHAIRi": 50.0, "recall": 61.0, "seconds": 1.5}
+    chair = made_report(
+        ("64 tokens", "greedy", greedy, None),
+        ("64 tokens", "sira", greedy | {"recall": 60.0}, {"CHAIRi": 9.5}),
+        benchmark="chair",
+    )
+    change = {"CHAIRi": Figure(-2.25, -4.25, -0.25), "recall": Figure(-1.0, -2.0, 0.0)}
+    chair = dataclasses.replace(chair, rows=(chair.rows[0], dataclasses.replace(chair.rows[1], differences=change)))
+    pope = [
+        (f"coco {split}", name, {"F1": 80.0, "accuracy": 1.0}, None) for split in "ab" for name in ("greedy", "sira")
+    ]
+    table, *legend = side_by_side([chair, made_report(*pope, benchmark="pope")])
+    assert table.figures == ["CHAIRi", "coverage", "seconds", "POPE F1, coco a", "POPE F1, coco b"]
+    assert table.sections == [
+        [
+            ["greedy", "50.0 ±0.0", "61.0 ±0.0", "1.50 ±0.00", "80.00 ±0.00", "80.00 ±0.00"],
+            ["sira", "50.0 (-2.2 ±2.0)", "60.0 (≈ -1.0 ±1.0)", "1.50 ±0.00", "80.00 ±0.00", "80.00 ±0.00"],
+            ["  in the paper", "9.5", "", "", "", ""],
+        ]
+    ]
+    assert "(...): difference to greedy on the same pictures; ≈: no difference shown, its interval holds 0" in legend
 
 
 def test_the_table_has_differences_and_p_values(capsys):
@@ -236,7 +269,7 @@ def test_the_table_has_differences_and_p_values(capsys):
     row = next(row for row in report.rows if (row.group, row.method) == ("a", "[red]sira"))
     difference = row.differences["share"]
     assert (difference.value, row.p) == (25, pytest.approx(2 / 2**10))  # ten answers are right only under sira
-    print_report(report)
+    print_tables(report.table())
     lines = [line.split() for line in capsys.readouterr().out.splitlines() if "±" in line]
     assert [line[0] for line in lines[:4]] == ["greedy", "greedy+apc", "[red]sira", "-"]
     assert lines[2] == ["[red]sira", "75.0", f"±{row.figures['share'].half:.1f}", "0.002"]
@@ -244,7 +277,7 @@ def test_the_table_has_differences_and_p_values(capsys):
     for one in (greedy, sira):
         one.settings = {"temperature": 1.0, "top_p": 1.0}
     report = EvalReport.of(Made(), [greedy, sira])
-    print_report(report)
+    print_tables(report.table())
     out = capsys.readouterr().out
     shown = [re.split(" {2,}", line.strip())[0] for line in out.splitlines() if "±" in line and "- " not in line]
     assert shown[:6] == ["sampling, T=1", "[red]sira, T=1"] * 3

@@ -23,7 +23,7 @@ from sira_cli.run.lvlm import Lvlm
 from tests.support.eval.writing import SPLITS, lines, read, rows, save, values
 
 RANDOM = ("random",)
-ONE = ("--no-controls", "--limit", 1)
+ONE = ("--against", "sira", "--limit", 1)
 
 
 @pytest.fixture(scope="module")
@@ -84,7 +84,7 @@ def test_controls(pope, loaded):
     assert list(report["settings"]) == ["greedy", "greedy+apc", "vcd"]
     assert (report["not_run"], loaded["greedy+apc"]) == ({"greedy+apc": "greedy"}, 0)
     assert rows(report)["scenes random", "greedy+apc"]["counts"] == rows(report)["scenes random", "greedy"]["counts"]
-    _, report, _ = pope("--no-controls", splits=RANDOM)
+    _, report, _ = pope("--against", "sira", splits=RANDOM)
     assert (list(report["settings"]), report["tests"]) == (["sira"], [])
     loaded.clear()
     _, report, _ = pope("--temperature", 1, "--seed", 1, "--limit", 2, splits=RANDOM)
@@ -94,7 +94,7 @@ def test_controls(pope, loaded):
 
 @pytest.mark.parametrize("option", [("--temperature", 1), ("--set", "num_beams=2")])
 def test_sampled_answers_and_beams_stand_for_no_other_method(pope, tmp_path, option):
-    run = ("-o", tmp_path, "--method", "greedy", "--no-controls", *option, "--limit", 2)
+    run = ("-o", tmp_path, "--method", "greedy", "--against", "greedy", *option, "--limit", 2)
     assert pope(*run, splits=RANDOM)[0] == 0
     _, report, _ = pope("--answers", tmp_path, "--limit", 2, splits=RANDOM)
     assert list(report["settings"]) == ["greedy"]
@@ -182,7 +182,20 @@ def test_a_file_keeps_to_its_settings(pope, lvlm, loaded, tmp_path, monkeypatch,
 def test_a_file_keeps_to_one_prompt(sira, scenes, loaded, tmp_path, name):
     """Nothing is decoded and nothing written before it is known, whatever is left to be asked."""
     data = scenes / "pope" / "scenes_pope_random.json" if name == "pope" else scenes / "coco"
-    run = ("eval", name, data, "--images", scenes / "images", "-p", "demo", "-o", tmp_path, "--no-controls", "--json")
+    run = (
+        "eval",
+        name,
+        data,
+        "--images",
+        scenes / "images",
+        "-p",
+        "demo",
+        "-o",
+        tmp_path,
+        "--against",
+        "sira",
+        "--json",
+    )
     run += ("--max-new-tokens", 4) if name == "pope" else ("--option", "language=fallback", "--max-new-tokens", 4)
     report = json.loads(sira(*run, "--limit", 2)[1])
     (prompt,) = report["settings"]["sira"]["prompt"].values()
@@ -225,7 +238,7 @@ def test_shards_make_the_whole(pope, whole, tmp_path):
     assert (code, values(report)) == (0, values(whole))  # greedy+apc included
     assert report["not_run"] == {"greedy+apc": "greedy"}
     assert report["settings"]["greedy+apc"]["method"] == "greedy+apc"
-    assert list(pope("--answers", tmp_path, "--no-controls")[1]["settings"]) == ["greedy", "sira"]
+    assert list(pope("--answers", tmp_path, "--against", "greedy")[1]["settings"]) == ["greedy", "sira"]
     code, _, err = pope("--answers", *tmp_path.glob("*.1-of-2.jsonl"))
     assert (code, err.count("is it finished, and are all shards given?")) == (2, 1)
 
@@ -277,7 +290,7 @@ def test_what_failed_is_tried_again_on_request_only(pope, loaded, tmp_path, monk
     def refuses(self, inputs, *args, **options):
         raise RuntimeError("out of luck")
 
-    run = ("-o", tmp_path, "--limit", 2, "--no-controls")
+    run = ("-o", tmp_path, "--limit", 2, "--against", "sira")
     with monkeypatch.context() as patch:
         patch.setattr(Lvlm, "answer", refuses)
         code, report, err = pope(*run, splits=RANDOM)

@@ -151,7 +151,7 @@ def test_benchmarks_get_answers_as_the_model_gave_them(sira, tmp_path):
     preset.write_text("model: bundled\nsira: {k: 7}\ntext: {prefix: 'ohwx, '}\n")
     sira("demo", "--export", tmp_path / "scenes", "--limit", 2)
     asked = (*(tmp_path / "scenes/pope").glob("*random*.json"), "--images", tmp_path / "scenes/images")
-    assert sira("eval", "pope", *asked, "-p", preset, "--no-controls", "-o", tmp_path / "out")[0] == 0
+    assert sira("eval", "pope", *asked, "-p", preset, "--against", "sira", "-o", tmp_path / "out")[0] == 0
     (answers,) = (tmp_path / "out").glob("sira-*.jsonl")
     assert {json.loads(line)["text"].rstrip(".") for line in answers.read_text().splitlines()} <= {"Yes", "No"}
 

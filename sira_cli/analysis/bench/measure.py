@@ -25,7 +25,6 @@ from transformers.cache_utils import DynamicCache
 from transformers.generation.streamers import BaseStreamer
 
 from sira_cli._version import __version__
-from sira_cli.analysis.experiment import Table
 from sira_cli.core.arguments import CACHE
 from sira_cli.core.upstream import attention_of
 from sira_cli.errors import SiraError
@@ -36,7 +35,7 @@ from sira_cli.models.memory import cache_bytes, peak_memory
 from sira_cli.models.packed import stored_bytes
 from sira_cli.models.placement import devices_of
 from sira_cli.run.lvlm import Lvlm
-from sira_cli.run.records import Report
+from sira_cli.run.records import Report, Table
 
 WARM_UP = 4  # tokens
 GREEDY = "greedy"

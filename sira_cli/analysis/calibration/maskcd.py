@@ -20,7 +20,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from sira_cli._version import __version__
-from sira_cli.analysis.experiment import Events, Table, Units, run_missing
+from sira_cli.analysis.experiment import Events, Units, run_missing
 from sira_cli.core.families import find_backbone, output_projections, text_stack
 from sira_cli.core.hooks import attached_hooks
 from sira_cli.core.upstream import attention_of, set_attention
@@ -32,7 +32,7 @@ from sira_cli.models.model import LoadedModel
 from sira_cli.pictures.picture import Picture
 from sira_cli.run.events import StageStarted
 from sira_cli.run.lvlm import Lvlm
-from sira_cli.run.records import hash_of
+from sira_cli.run.records import Table, hash_of
 from sira_cli.run.runner import Batch, Item, Task
 
 

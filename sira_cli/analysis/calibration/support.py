@@ -22,14 +22,13 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from sira_cli.analysis.experiment import Table
 from sira_cli.errors import DataError
 from sira_cli.eval.chair import Chair
 from sira_cli.eval.coco import HEADS, image_of
 from sira_cli.eval.statistics import Figure, auroc_interval, ratio
 from sira_cli.look.words import Thing, WordList, shipped
 from sira_cli.pictures.rows import brief, read_json, read_rows
-from sira_cli.run.records import Report
+from sira_cli.run.records import Report, Table
 
 FALSE_ALARMS = 0.03  # allowed share of real objects below the threshold
 PERCENTILE = 98  # of controls, below the threshold

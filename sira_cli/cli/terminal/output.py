@@ -5,10 +5,11 @@ from __future__ import annotations
 import logging
 import sys
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from sira_cli.cli.terminal.console import note, verbosity
+from sira_cli.cli.terminal.console import note, verbosity, with_options_named
 from sira_cli.errors import SettingsError
 
 if TYPE_CHECKING:
@@ -54,16 +55,41 @@ def print_tables(parts: Iterable[Any]) -> None:
     out = table_console()
     for part in parts:
         if isinstance(part, str):
-            out.print(part, soft_wrap=True)
+            out.print(with_options_named(part), soft_wrap=True)
             continue
-        table = new_table(*part.names, figures=part.figures, title=part.title, tight=part.tight)
-        for head in part.words:
-            table.add_column(head)
-        for section in part.sections:
-            for number, row in enumerate(section, start=1):
-                style = "bold" if row is part.chosen else None
-                table.add_row(*row, style=style, end_section=number == len(section))
-        out.print(table)
+        for each in _folded(part, out.width):
+            table = new_table(*each.names, figures=each.figures, title=each.title, tight=each.tight)
+            for head in each.words:
+                table.add_column(head)
+            for section in each.sections:
+                for number, row in enumerate(section, start=1):
+                    style = "bold" if row is each.chosen or len(row) == 1 else None
+                    table.add_row(*row, style=style, end_section=number == len(section))
+            out.print(table)
+
+
+def _folded(table: Any, width: int) -> list[Any]:
+    """Split a table of one column of names into tables that fit a width, each with these names and some figures."""
+    rows = [[*table.names, *table.figures], *(row for section in table.sections for row in section)]
+    widths = [3 + max(len(row[place]) for row in rows if place < len(row)) for place in range(len(rows[0]))]
+    if len(table.names) != 1 or table.words or sum(widths) <= width:
+        return [table]
+    blocks: list[list[int]] = [[]]
+    for place in range(1, len(widths)):
+        if blocks[-1] and sum(widths[each] for each in [0, *blocks[-1], place]) > width:
+            blocks.append([])
+        blocks[-1].append(place)
+    return [
+        replace(
+            table,
+            figures=[rows[0][place] for place in block],
+            sections=[
+                [[row[place] for place in [0, *block] if place < len(row)] for row in section]
+                for section in table.sections
+            ],
+        )
+        for block in blocks
+    ]
 
 
 def save_plot(report: Any, path: Path) -> None:
