@@ -22,8 +22,6 @@ from sira_cli.demo.measure import SceneReport, load_methods, markdown, measure, 
 from sira_cli.demo.questions import Questions, held_out
 from sira_cli.demo.scenes import OBJECTS, PLACES, STRAY, TEST_SEEDS, TRAINING_SEEDS, VALIDATION_SEEDS, WEAK
 from sira_cli.models.presets import BUNDLED_FOLDER
-from tools import support
-from tools.comparison import Comparison
 from tools.language import TYPICAL_SHARE
 from tools.support import from_json, measure_words, words_table
 from tools.texts import BLIND_QUESTIONS, OTHER_QUESTIONS
@@ -87,12 +85,9 @@ grounding: probability under the contrast. delta: z_full - z_cf. probability: un
 
 {words}
 
-The second look (`--verify flag`): AUROC of its support in the same sense, compared with position alone (earlier words
-are more often true).
+[The second look and other methods](../../../docs/results.md) on the same scenes.
 
-{support}
-
-{methods}## Limits
+## Limits
 
 It knows {objects} objects, {places} places and no photographs. Its English is that of its templates, and it names
 some objects twice.
@@ -103,37 +98,8 @@ Apache-2.0, weights and data.
 """
 
 
-METHODS = """\
-## Other methods
-
-`python -m tools.comparison` compares all decoders. No method is tuned on test scenes. Settings marked
-`validation` were chosen on validation scenes by the rule that chose K and alpha (`python -m tools.choose`); if no
-tried setting fulfils it, the method has its authors' settings.
-
-{tables}
-
-"""
-
-
-def measure_model(folder: Path, count: int) -> None:
-    """Measure the model in `folder` on `count` test scenes and write the figures next to it."""
-    subjects = [held_out(seed) for seed in TEST_SEEDS[:count]]
-    report = measure(
-        load_methods(folder), subjects, Questions(), lambda done: print(f"{done} of {count} scenes", flush=True)
-    )
-    words = measure_words(load_methods(folder), subjects)
-    write_figures(folder, report, words)
-
-
-def write(folder: Path) -> None:
-    """Write the card from the files of `train`, `sira sweep` and `measure_model` in `folder`."""
-    figures = read_figures(folder)
-    training, choice = _read(folder / "training.json"), _read(folder / "choice.json")
-    _write(folder / "README.md", card(figures, load_methods(folder)["sira"], training, choice))
-
-
 def card(figures: dict[str, Any], sira: Any, training: dict[str, Any], choice: dict[str, Any]) -> str:
-    """Return the text of the model card, from the files of `train`, `sira sweep` and `measure_model`."""
+    """Return the text of the model card, from the files of `train`, `sira sweep` and `write_figures`."""
     report = SceneReport.from_json(figures)
     recipe = training["recipe"]
     scenes = max(recipe["vision_scenes"], recipe["language_scenes"])
@@ -174,14 +140,7 @@ def card(figures: dict[str, Any], sira: Any, training: dict[str, Any], choice: d
         outcomes=report.outcomes_line(),
         answers=report.answers_table(),
         words=words_table(from_json(figures["words"])),
-        support=support.shipped(),
-        methods=_methods(),
     )
-
-
-def _methods() -> str:
-    """Return the section on all methods, from the figures of `python -m tools.comparison`."""
-    return METHODS.format(tables=Comparison.shipped().tables())
 
 
 def _training_lines(training: dict[str, Any]) -> list[str]:
@@ -211,15 +170,6 @@ def _span(seeds: range) -> str:
     return f"{seeds.start:,} to {seeds.stop - 1:,}"
 
 
-def _read(path: Path) -> dict[str, Any]:
-    content: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-    return content
-
-
-def _write(path: Path, text: str) -> None:
-    path.write_text(text, encoding="utf-8")
-
-
 def write_figures(folder: Path, report: SceneReport, words: dict[str, dict[str, Any]]) -> None:
     """Write the files that `read_figures` reads.
 
@@ -241,10 +191,17 @@ def main() -> None:
     parser.add_argument("--count", type=int, default=1_000, help="scenes")
     parser.add_argument("--text-only", action="store_true", help="rewrite the card, measure nothing")
     given = parser.parse_args()
+    methods = load_methods(given.model)
     if not given.text_only:
-        measure_model(given.model, given.count)
-    write(given.model)
-    print((given.model / "README.md").read_text(encoding="utf-8"))
+        scenes = [held_out(seed) for seed in TEST_SEEDS[: given.count]]
+        report = measure(
+            methods, scenes, Questions(), lambda done: print(f"{done} of {given.count} scenes", flush=True)
+        )
+        write_figures(given.model, report, measure_words(methods, scenes))
+    training, choice = (json.loads((given.model / f"{name}.json").read_text()) for name in ("training", "choice"))
+    text = card(read_figures(given.model), methods["sira"], training, choice)
+    (given.model / "README.md").write_text(text, encoding="utf-8")
+    print(text)
 
 
 if __name__ == "__main__":

@@ -124,9 +124,8 @@ def presets_by_memory() -> str:
 
 
 def support_figures() -> str:
-    """Return how well support separates objects, in whole texts."""
-    lines = [line for line in shipped().splitlines() if " third " not in line and " first " not in line]
-    return _narrow("\n".join(lines), without="")
+    """Return how well support separates objects."""
+    return _narrow(shipped())
 
 
 def doubt_figures() -> str:
@@ -206,16 +205,6 @@ def threshold_figures() -> str:
         f"Below {found['threshold']:g} are {100 * there:.1f} % of the {found['there']:,} real objects and "
         f"{100 * absent:.0f} % of the {found['absent']:,} hallucinated ones."
     )
-
-
-def second_look_cost() -> str:
-    """Return the cost of a second look, compared with the caption alone."""
-    record = _record("cpu-demo-second-look")
-    looks = (
-        f"{look['ratio']['median']:.2f} times in {look['method']}'s, of {look['things']:.1f} objects"
-        for look in record["looks"]
-    )
-    return f"`--verify flag` multiplies the time of captions: {', '.join(looks)} (`python -m tools.look_cost`)."
 
 
 def _table(rows: list[list[str]]) -> str:

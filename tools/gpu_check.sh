@@ -10,11 +10,9 @@ part() { # NAME COMMAND...: one part, at most seven minutes; a failure ends no o
     echo "$name: exit status $?, $folder/$name.log"
 }
 bench=(sira_cli bench --device cuda --overwrite --max-new-tokens 32,64)
-for dtype in float32 bfloat16; do part "gpu-conformance-$dtype" tools.gpu_parts conformance --dtype $dtype; done
+for dtype in float32 bfloat16; do part "gpu-conformance-$dtype" tools.gpu_conformance --dtype $dtype; done
 part gpu-llava-1.5-7b "${bench[@]}" --shape llava-1.5-7b --method sira,vcd --runs 8
 part gpu-llava-1.5-7b-batch-8 "${bench[@]}" --shape llava-1.5-7b --method sira,vcd -b 8 --runs 5
 part gpu-qwen2.5-vl-7b "${bench[@]}" --shape qwen2.5-vl-7b --method sira,vcd -b 1,8 --image-tokens 1300 --runs 3
 part gpu-qwen3.5-9b "${bench[@]}" --shape qwen3.5-9b --method sira --image-tokens 609 --runs 3
 part gpu-gemma4-26b-a4b "${bench[@]}" --shape gemma4-26b-a4b --method sira --runs 3
-part gpu-auto-batch tools.gpu_parts auto
-part gpu-memory-limit tools.gpu_parts limit

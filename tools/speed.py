@@ -19,7 +19,9 @@ from sira_cli.demo.scenes import VALIDATION_SEEDS, render
 from sira_cli.methods import find
 
 SCENES, BATCH = 24, 8
-WAYS = {"greedy": ("greedy", None), "sira": ("sira", None), "greedy + guide": ("greedy", "guide"), "vcd": ("vcd", None)}
+WAYS = {name: (name, None) for name in ("greedy", "sira", "vcd")} | {
+    f"greedy + {look}": ("greedy", look) for look in ("flag", "guide")
+}
 
 
 def speed(folder: Path, rounds: int) -> dict[str, Any]:

@@ -1,9 +1,7 @@
 """Do scores separate hallucinated objects from true ones, on scenes that no model was trained on?
 
 The scores of words (`measure_words`), and the second look's support: `python -m tools.support --split test`. Late words
-are hallucinated more often than early ones, and repeated objects are likely real, so a score may look good only because
-it depends on the position. So the figures are also given within thirds of the text, for first mentions only, and for
-the position alone.
+are hallucinated more often than early ones, so the figures of the position alone are also given.
 """
 
 from __future__ import annotations
@@ -29,8 +27,6 @@ from tools.choose import FOLDER
 
 BATCH = 50  # captions
 SCORES = ("support", "probability", "grounding", "position")
-THIRDS = ("first third", "middle third", "last third")
-PARTS = ("all", *THIRDS, "first mentions")
 Split = Literal["validation", "test"]
 SEEDS: dict[Split, range] = {"validation": VALIDATION_SEEDS[500_000:], "test": TEST_SEEDS}
 
@@ -40,22 +36,10 @@ class Mention(NamedTuple):
 
     scene: int  # its number
     there: bool  # whether the object is in the scene
-    start: float  # where the word begins, as a share of the text
-    first: bool  # whether the text has not named the object before
     support: float
     probability: float
     grounding: float
-
-    @property
-    def position(self) -> float:
-        """Score by position: the earlier, the higher."""
-        return -self.start
-
-    def is_in(self, part: str) -> bool:
-        """Return whether it belongs to one of `PARTS`."""
-        if part in THIRDS:
-            return min(int(3 * self.start), 2) == THIRDS.index(part)
-        return self.first or part == "all"
+    position: float  # the earlier, the higher
 
 
 def measure_support(
@@ -78,7 +62,7 @@ def measure_support(
         threshold = lvlm.preset.verify.min_support
         below = [row.there for row in named if row.support < threshold]
         found[name] = {"threshold": threshold, "not asked": unknown, "flagged": [sum(below), len(below) - sum(below)]}
-        found[name] |= {part: _figures([row for row in named if row.is_in(part)], len(scenes)) for part in PARTS}
+        found[name]["all"] = _figures(named, len(scenes))
     return found
 
 
@@ -87,31 +71,22 @@ def file_of(split: Split) -> Path:
     return FOLDER / f"support-{split}.json"
 
 
-def to_json(split: Split, scenes: int, found: dict[str, dict[str, Any]]) -> str:
-    """Return the measurements as JSON; `from_json` reads it."""
-    return json.dumps({"split": split, "scenes": scenes, **found}, indent=1, default=dataclasses.asdict) + "\n"
-
-
 def shipped() -> str:
-    """Return the figures on the test scenes, or before that on validation scenes, as `shown` does."""
-    path = file_of("test") if file_of("test").is_file() else file_of("validation")
-    return shown(path.read_text(encoding="utf-8"))
+    """Return the figures on the test scenes in Markdown."""
+    return shown(file_of("test").read_text(encoding="utf-8"))
 
 
 def shown(text: str) -> str:
-    """Return the figures, from the JSON of `to_json`, in Markdown: a sentence or two and a table."""
+    """Return the figures of a file in Markdown: a sentence or two and a table."""
     content = json.loads(text)
     scenes = f"{content.pop('scenes'):,} {content.pop('split')} scenes"
-    scores = [score for score in SCORES if score in next(iter(content.values()))["all"]]
-    rows = [["words of", "", "object words", "hallucinated", *(f"AUROC of {score}" for score in scores)]]
+    rows = [["words of", "object words", "hallucinated", *(f"AUROC of {score}" for score in SCORES)]]
     shares = []
     for name, row in content.items():
-        for part in PARTS:
-            figures = [row[part][score] and Figure(**row[part][score]) for score in scores]
-            counts = [str(row[part][count]) for count in ("words", "hallucinated")]
-            rows.append([name, part, *counts, *(f"{figure or '-'}" for figure in figures)])
-        wrong = row["all"]["hallucinated"]
-        true, false = row["flagged"][0] / (row["all"]["words"] - wrong), row["flagged"][1] / wrong
+        words, wrong = row["all"]["words"], row["all"]["hallucinated"]
+        figures = [Figure(**row["all"][score]) for score in SCORES]
+        rows.append([name, str(words), str(wrong), *map(str, figures)])
+        true, false = row["flagged"][0] / (words - wrong), row["flagged"][1] / wrong
         shares.append(f"{name}: {100 * false:.0f} % of the hallucinated objects, {100 * true:.1f} % of the true ones")
     threshold = next(iter(content.values()))["threshold"]
     below = f"Below the threshold of {threshold:g} are, in captions of {'; of '.join(shares)}."
@@ -124,18 +99,12 @@ def _mentions(
     """Return every mention of an object with its scores; None for words outside the second look's vocabulary."""
     claims = look.check(render(scene)[0], text).objects
     rows: list[Mention | None] = []
-    before = set()
     for (start, end, name), (_, grounding, _, probability) in zip(
         mentions(text), object_words(scene, text, contrast, full), strict=True
     ):
         asked = [claim for claim in claims if any(first < end and last > start for first, last in claim.spans)]
-        place, first = start / len(text), name not in before
-        before.add(name)
-        rows.append(
-            Mention(*(number, name in scene.objects, place, first), *(asked[0].support, probability, grounding))
-            if asked
-            else None
-        )
+        scores = (asked[0].support, probability, grounding, -start / len(text)) if asked else ()
+        rows.append(Mention(number, name in scene.objects, *scores) if asked else None)
     return rows
 
 
@@ -256,7 +225,8 @@ def main() -> None:
     found = measure_support(
         load_methods(), scenes, lambda done: print(f"{done} of {count} scenes of a decoder", flush=True)
     )
-    text = to_json(given.split, count, found)
+    content = {"split": given.split, "scenes": count, **found}
+    text = json.dumps(content, indent=1, default=dataclasses.asdict) + "\n"
     file_of(given.split).write_text(text, encoding="utf-8")
     print(shown(text))
 

@@ -13,7 +13,6 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from sira_cli.analysis.bench.measure import Spread, device_name
 from sira_cli.analysis.experiment import Units
@@ -45,8 +44,6 @@ class VerifiedReport:
     """Figures of captions with and without a second look, and their cost."""
 
     report: SceneReport  # the others are compared with greedy as decoded
-    verify: dict[str, Any]  # how the looks were taken, by mode
-    removed: dict[str, float]  # by method, objects removed per caption
     seconds: dict[str, Spread]  # of a single picture, from its samples to its text
     timed: int  # number of timed scenes
     machine: str  # where they were timed
@@ -61,7 +58,7 @@ class VerifiedReport:
         """Make a report from the JSON of `to_json`."""
         content = json.loads(text)
         seconds = {name: Spread(**row) for name, row in content["seconds"].items()}
-        return cls(**content | {"report": SceneReport.from_json(content["report"]), "seconds": seconds})
+        return cls(SceneReport.from_json(content["report"]), seconds, content["timed"], content["machine"])
 
     @classmethod
     def shipped(cls, path: Path = FILE) -> VerifiedReport:
@@ -94,12 +91,11 @@ def measure_verified(
     looks: Sequence[tuple[str, Verify]],
     on_progress: Callable[[int], None] = lambda done: None,
     units: Units[list[str]] | None = None,
-) -> tuple[SceneReport, dict[str, float]]:
+) -> SceneReport:
     """Caption scenes, take second looks, and compare all texts with the first method's drafts."""
     kept = Units[list[str]]() if units is None else units
     names = [*methods, *(looked(*look) for look in looks)]
     tallies = {name: Tally() for name in names}
-    removed = {looked(*look): 0 for look in looks}
     under = {name: (lvlm.preset, lvlm.decoder) for name, lvlm in methods.items()}
     answering = [(name, looked(name, verify), Caption.of(*under[name], verify=verify)) for name, verify in looks]
     for number, batch in enumerate(batches(scenes, BATCH)):
@@ -109,21 +105,19 @@ def measure_verified(
             todo = [scene for scene in batch if named[scene] not in kept]
             kept.add(dict(zip((named[scene] for scene in todo), _texts(lvlm, look, todo), strict=True)))
             for scene in batch:
-                draft, text, *out = kept[named[scene]]
+                draft, text, *_ = kept[named[scene]]
                 # The first look's: a guided draft has a cut-off.
                 tallies[name].counts.setdefault(str(scene.seed), _counts(scene, draft))
                 tallies[own].counts[str(scene.seed)] = _counts(scene, text)
-                removed[own] += len(out)
         on_progress(min(len(scenes), (number + 1) * BATCH))
     compared, (first, *others) = MethodFigures.of(tallies, _figures, _DENOMINATORS), names
-    report = SceneReport(
+    return SceneReport(
         scenes=len(scenes),
         settings={name: {} for name in names},
         figures={name: compared.figures(name) for name in names},
         differences={name: compared.differences(name, first) for name in others},
         outcomes={name: outcomes(tallies[first].counts, tallies[name].counts) for name in others},
     )
-    return report, {name: count / len(scenes) for name, count in removed.items()}
 
 
 def _counts(scene: Scene, text: str) -> Counts:
@@ -143,7 +137,7 @@ def _figures(total: Mapping[str, float]) -> dict[str, float]:
 
 
 def _texts(lvlm: Lvlm, look: Caption, scenes: Sequence[Scene]) -> list[list[str]]:
-    """Return draft and text of each caption, and the removed objects."""
+    """Return draft and text of each caption."""
     found = []
     for part in batches(scenes, BATCH if lvlm.batches else 1):
         pictures, prompts = [render(scene)[0] for scene in part], [lvlm.preset.prompts.caption] * len(part)
@@ -151,7 +145,7 @@ def _texts(lvlm: Lvlm, look: Caption, scenes: Sequence[Scene]) -> list[list[str]
         answers = look.decoded(lvlm, pictures, lvlm.prepare(pictures, prompts), seeds)
         for answer in answers:
             draft = answer.text if answer.draft is None else answer.draft
-            found.append([draft, answer.text, *(each["thing"] for each in answer.removed or ())])
+            found.append([draft, answer.text])
     return found
 
 
@@ -196,17 +190,10 @@ def main() -> None:
     with closing(Units[list[str]](given.texts)) as units:
         units.begin({"scenes": "drawn"})
         said = lambda done: print(f"{done} of {len(scenes)} scenes", flush=True)  # noqa: E731
-        report, removed = measure_verified(methods, scenes, looks, said, units)
+        report = measure_verified(methods, scenes, looks, said, units)
     rounds = [*scenes[:1], *scenes[:TIMED]]  # the first warms up
-    greedy = methods["greedy"]
-    found = VerifiedReport(
-        report,
-        {look.mode: look.settings(greedy.preset) for _, look in looks},
-        removed,
-        caption_seconds(methods, rounds, looks),
-        len(rounds) - 1,
-        device_name(greedy.model.device),
-    )
+    device = device_name(methods["greedy"].model.device)
+    found = VerifiedReport(report, caption_seconds(methods, rounds, looks), len(rounds) - 1, device)
     given.output.write_text(found.to_json(), encoding="utf-8")
     print(found.table())
 

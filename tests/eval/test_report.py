@@ -18,22 +18,11 @@ from sira_cli.cli.terminal.output import print_tables
 from sira_cli.eval.answers import Answers, FailedAnswer
 from sira_cli.eval.figures import POPE_DENOMINATORS, pope_figures
 from sira_cli.eval.pope import Pope
-from sira_cli.eval.report import (
-    AUTHORS,
-    PAPER,
-    EvalReport,
-    MethodRow,
-    label,
-    paper_models,
-    printed,
-    results,
-    side_by_side,
-)
+from sira_cli.eval.report import AUTHORS, EvalReport, MethodRow, label, paper_models, printed, results, side_by_side
 from sira_cli.eval.statistics import Figure, McNemarTest, MethodFigures, Tally, mcnemar, wilson
 from sira_cli.models import presets
 from tests.support.eval.made import Made, said, share
 from tests.support.eval.writing import save
-from tools.paper_tables import main_table, tables, to_yaml
 
 # Intervals and tests.
 
@@ -328,7 +317,7 @@ def test_figures_have_as_many_decimals_as_in_the_paper(monkeypatch, benchmark, s
 # The paper's figures: as its source has them, consistent with one another, and found by sira's names.
 
 SOURCE = (Path(__file__).parents[1] / "data" / "paper_tables.tex").read_text(encoding="utf-8")
-TABLES = tables(SOURCE)
+TABLES = results()["models"]
 # VCD's published rows (Leng et al. 2024), sampled at T = 1: accuracy and F1 of random, popular, adversarial.
 VCD = {
     ("llava-1.5-7b", "greedy", "coco"): (83.29, 81.33, 81.88, 80.06, 78.96, 77.57),
@@ -341,18 +330,26 @@ THREE = ("random", "popular", "adversarial")
 
 
 def test_the_numbers_are_those_of_the_source():
-    assert PAPER.read_text(encoding="utf-8") == to_yaml(TABLES)
-    rows = [
-        (model, group, method, row)
-        for model, benchmarks in TABLES.items()
-        for group, methods in benchmarks["pope"].items()
-        for method, row in methods.items()
+    main, captions, *decompositions = (
+        [float(number) for number in re.findall(r"(?<=[ {])\d+\.\d+", body)]
+        for body in re.findall(r"\\midrule(.*?)\\bottomrule", SOURCE, re.DOTALL)
+    )
+    popes = [model["pope"] for model in TABLES.values()]
+    assert main == [
+        row[name] for group in popes[0] for name in ("accuracy", "F1") for pope in popes for row in pope[group].values()
     ]
-    assert main_table(SOURCE) == {
-        (model, group, method, name): row[name] for model, group, method, row in rows for name in ("accuracy", "F1")
-    }
+    assert captions == [
+        value
+        for model in TABLES.values()
+        for method in model["chair"]["64 tokens"]
+        for rows in (*model["chair"].values(), *model["amber"].values())
+        for value in rows[method].values()
+    ]
+    rows = [[row for methods in pope.values() for row in methods.values()] for pope in popes]
+    names = ("accuracy", "F1", "precision", "recall", "FPR", "yes")
+    assert decompositions == [[row[name] for row in each for name in names] for each in rows]
     # To the last digit, all other figures of POPE were reckoned from the two printed ones, not counted.
-    for *_, row in rows:
+    for row in (*rows[0], *rows[1]):
         recall = row["F1"] * (100 - row["accuracy"]) / (100 - row["F1"])
         fpr = recall + 100 - 2 * row["accuracy"]
         implied = (100 * recall / (recall + fpr), recall, fpr, (recall + fpr) / 2)
@@ -387,7 +384,7 @@ def test_rows_are_found_by_preset_and_by_model():
     for model, name in paper_models().items():
         assert presets.find(name).model == model
         row = printed(name, "pope", "coco random", "sira")["paper"]
-        assert row == TABLES[name]["pope"]["coco random"]["sira"]
+        assert row == TABLES[name]["pope"]["coco random"]["sira"] != {}
         row.clear()  # a caller's own
         assert (
             printed(model, "pope", "coco random", "sira")["paper"]
