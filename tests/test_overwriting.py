@@ -37,7 +37,6 @@ DECODING = BOTH | {
     "trace to a folder": ((*TRACE, "--output-dir", "."), f"{EXAMPLE.stem}.trace.jsonl"),
     "caption": (("caption", EXAMPLE, *DEMO, "-o", "out.jsonl"), "out.jsonl"),
     "caption text": (("caption", EXAMPLE, *DEMO, "--output-dir", "."), f"{EXAMPLE.stem}.txt"),
-    "failures": (("caption", EXAMPLE, *DEMO, "-o", "metadata.jsonl"), "metadata.errors.jsonl"),
     "ask": (("ask", EXAMPLE, "A dog?", *DEMO, "-o", "out.jsonl"), "out.jsonl"),
     "check": (("check", "captions.jsonl", *DEMO, "-o", "out.jsonl"), "out.jsonl"),
     "eval": (("eval", *POPE, *DEMO, "-o", "."), "sira-pope.jsonl"),
@@ -93,10 +92,10 @@ def test_nothing_is_removed_before_its_replacement_is_complete(sira, tmp_path, m
     assert code == 130, err
     (kept,) = (path for path in tmp_path.rglob("*") if path.is_file() and path.read_bytes() == b"mine")
     assert kept.name == Path(file).name or f"{file}: the run that replaces it is not complete" in err
-    if name in ("caption", "failures", "trace", "sweep"):
+    if name in ("caption", "trace", "sweep"):
         kept.replace(file)
         assert sira(*command, "--overwrite")[0] == 0
-        assert not [path for path in tmp_path.rglob("*") if "kept" in path.name or path.name == "metadata.errors.jsonl"]
+        assert not [path for path in tmp_path.rglob("*") if "kept" in path.name]
 
 
 @pytest.mark.parametrize("name", COMMANDS)

@@ -81,9 +81,8 @@ class Endpoint(Engine):
         try:
             import openai
         except ImportError:
-            raise SettingsError(
-                f"`endpoint=` needs the package openai, which is not installed: {install('serve')}"
-            ) from None
+            needs = "needs the package openai, which is not installed"
+            raise SettingsError(f"`endpoint=` {needs}: {install('serve')}") from None
         self._openai, self._ended = openai, threading.Event()
         self._key = os.environ.get("OPENAI_API_KEY", "")
         self._client = openai.OpenAI(base_url=address, api_key=self._key or "none")
@@ -217,19 +216,19 @@ class Endpoint(Engine):
         package = self._openai
         try:
             return in_time(send, math.inf, self._check_wanted)
-        except package.APITimeoutError:
-            raise NoAnswerError(f"{self.server}: no answer within the time limit of `openai`") from None
         except package.APIConnectionError as error:
+            if isinstance(error, package.APITimeoutError):
+                raise NoAnswerError(f"{self.server}: no answer within the time limit of `openai`") from None
             reason = self._message(str(error.__cause__ or error))
             raise SiraError(f"{self.server} cannot be reached: {reason}: is the server running?") from None
         except package.APIStatusError as error:
-            sent = f"{self.server} answers {error.status_code}: {self._message(error.message)}"
-            if error.status_code in (401, 403) and "logprob" not in sent:  # else about a field, not about the key
+            status = error.status_code
+            sent = f"{self.server} answers {status}: {self._message(error.message)}"
+            if status in (401, 403) and "logprob" not in sent:  # else about a field, not about the key
                 raise SiraError(f"{sent} (the key is that of OPENAI_API_KEY)") from None
-            if error.status_code in (404, 405):
-                raise SiraError(
-                    f"{sent} (is {self.model!r} a model of this server, and should /v1 end the address?)"
-                ) from None
+            if status in (404, 405):
+                remark = f"(is {self.model!r} a model of this server, and should /v1 end the address?)"
+                raise SiraError(f"{sent} {remark}") from None
             raise NoAnswerError(sent) from None
         except package.OpenAIError as error:
             raise NoAnswerError(f"{self.server}: {self._message(str(error))}") from None
@@ -295,12 +294,11 @@ def read_answers(words: Sequence[tuple[str, float]], answers: Sequence[Sequence[
             [logprob for word, logprob in words if begins(word, answer) and not begins(word, other)]
             for answer, other in (answers, answers[::-1])
         ]
-    if not any(scores):
+    every = [logprob for part in scores for logprob in part]
+    if not every:
         return None
-    highest = max(logprob for part in scores for logprob in part)
-    first, second = (math.fsum(math.exp(logprob - highest) for logprob in part) for part in scores)
-    both = math.fsum(math.exp(logprob) for part in scores for logprob in part)
-    return first / (first + second), min(1.0, max(0.0, 1 - both))
+    first, second = (math.fsum(math.exp(logprob - max(every)) for logprob in part) for part in scores)
+    return first / (first + second), min(1.0, max(0.0, 1 - math.fsum(map(math.exp, every))))
 
 
 def _line(text: str) -> str:

@@ -41,7 +41,8 @@ class ContinuedFile:
     def __init__(self, path: Path, *, overwrite: bool = False) -> None:
         """Open or create the file, lock out other processes, and read it."""
         self.path, self._is_unused = path, not path.exists()
-        self._overwrite, self._copies = overwrite, dict[Path, Path]()  # copies of what is being replaced, by file
+        self._overwrite = overwrite
+        self._copy: Path | None = None  # of the file that is being replaced
         self._file, self._end = open_locked(path), 0  # the second: of the whole lines
         self._moving = threading.Lock()  # the file has one position, and pictures are looked up while others are added
         if not overwrite:
@@ -54,13 +55,13 @@ class ContinuedFile:
     def begin(self) -> None:
         """Get ready to append: drop a torn last line, or with `overwrite` everything."""
         self._is_unused = False
-        if self._overwrite:
-            self._keep_copy(self.path)
+        if self._overwrite and os.fstat(self._file.fileno()).st_size:
+            self._copy = _copied(self._file, self.path)
         self._file.truncate(self._end)
 
     def add(self, data: bytes) -> None:
         """Append whole lines, all or nothing; when this returns, the system has them."""
-        self._put_back()
+        self._check_unchanged()
         try:
             with self._moving:
                 self._file.seek(self._end)
@@ -74,27 +75,22 @@ class ContinuedFile:
 
     def complete(self) -> None:
         """Note that everything is written, and remove the copy of the old file."""
-        for copy in self._copies.values():
-            copy.unlink(missing_ok=True)
-        self._copies = {}
+        if self._copy is not None:
+            self._copy.unlink(missing_ok=True)
+        self._copy = None
 
     def close(self) -> None:
         """Close the file and release its lock. A new file is removed if nothing has begun."""
-        for path, copy in self._copies.items():
-            _log.warning("%s: the run that replaces it is not complete: its content of before is in %s", path, copy)
-        self._copies = {}
+        if self._copy is not None:
+            text = "%s: the run that replaces it is not complete: its content of before is in %s"
+            _log.warning(text, self.path, self._copy)
+        self._copy = None
         if self._is_unused:
             with suppress(OSError):
                 if not self.path.stat().st_size:
                     self.path.unlink()
         self._is_unused = False
         self._file.close()
-
-    def _keep_copy(self, path: Path) -> None:
-        """Copy a file, unless it is empty, under a free name next to it."""
-        with writing(path), path.open("rb") as file:
-            if os.fstat(file.fileno()).st_size:
-                self._copies[path] = _copied(file, path)
 
     def _read_lines(self, path: Path) -> None:
         """Read all lines of a file; the rest after the last newline is torn."""
@@ -117,14 +113,14 @@ class ContinuedFile:
         """Note a line; `number` counts from 1, and the line begins at `_end`."""
         raise NotImplementedError
 
-    def _put_back(self) -> None:
-        """Put a file that was removed or moved back at its path, and check that nobody has changed or replaced it."""
+    def _check_unchanged(self) -> None:
+        """Check that the file is still at its path, and that no other program has changed it; else keep its content."""
         with writing(self.path):
             held = os.fstat(self._file.fileno())
             try:
-                current = self.path.stat()
+                is_there = os.path.samestat(held, self.path.stat())
             except (FileNotFoundError, NotADirectoryError):
-                current = None
+                is_there = False
         if held.st_size != self._end:
             raise SiraError(
                 f"{self.path}: another program has changed it: it has {held.st_size} bytes, expected {self._end}: "
@@ -132,17 +128,13 @@ class ContinuedFile:
                 + f"cut off what was added (truncate -s {self._end} FILE), then " * (held.st_size > self._end)
                 + "run the same command again to go on with them"
             )
-        if current is None:
+        if not is_there:
             make_folder(self.path.parent)
-            _copied(self._file, self.path)
-            _log.warning("%s was removed or moved away: it has been put back, with all records", self.path)
-            self._file.close()
-            self._file = open_locked(self.path)
-        elif not os.path.samestat(held, current):
             copy = _copied(self._file, self.path)
+            rename = f"rename it to {self.path.name} and " * (copy != self.path)
             raise SiraError(
-                f"{self.path}: another file has taken its place: all finished records are in {copy}: rename it to "
-                f"{self.path.name} and run the same command again to go on"
+                f"{self.path}: was removed or replaced during the run: all finished records are in {copy}: {rename}"
+                "run the same command again to go on"
             )
 
 
@@ -154,11 +146,9 @@ def check_same(path: Path, now: Mapping[str, Any], there: Mapping[str, Any]) -> 
         if name in there and there[name] != value
     ]
     if differences:
-        limit = any(difference.partition(" ")[0].endswith("max_new_tokens") for difference in differences)
         raise SettingsError(
-            f"{path}: holds records of another configuration: {'; '.join(differences)}: "
-            + "all texts of a file have the same limit, also those that it has cut: " * limit
-            + "give another `output=`, or `overwrite=` to start again"
+            f"{path}: holds records of another configuration: {'; '.join(differences)}: give another `output=`, or "
+            "`overwrite=` to start again"
         )
 
 
@@ -198,8 +188,8 @@ def _copied(file: Any, path: Path) -> Path:
 class Ledger(ContinuedFile):
     """An open, locked file of records, found `by` a field; `configuration` has the fields that are equal in all.
 
-    A file may have millions of records, so only numbers about each are in memory, in arrays: where its line starts (-1:
-    it is in the file of failures), its size, the hash of its name, and whether its picture failed.
+    A file may have millions of records, so only numbers about each are in memory, in arrays: where its line starts, its
+    size, the hash of its name, and whether its picture failed. With `only_ok`, those that failed leave it in the end.
     """
 
     beginning = b'{"schema": "sira.'
@@ -208,21 +198,18 @@ class Ledger(ContinuedFile):
     def __init__(
         self,
         path: Path,
-        *,
         overwrite: bool = False,
         by: str = "file_name",
         same_prompt: bool = True,
-        failures: Path | None = None,
+        only_ok: bool = False,
     ) -> None:
-        self._by, self._failures = by, failures
+        self._by, self._only_ok = by, only_ok
         self._same = [name for name in CONFIGURATION if name != "prompt" or (same_prompt and by == "file_name")]
         self._columns = tuple(array("q") for _ in range(4))
         self._starts, self._sizes, self._names, self._errors = self._columns
         self._newest: dict[int, int] = {}  # number of the newest record of each picture, by the hash of its name
-        self._failed: dict[int, bytes] = {}  # the lines of the file of failures, by number
         self.configuration: dict[str, Any] = {}
         self._before: list[Any] = []  # the configuration of the line before
-        self._is_aside = False  # whether the file of failures is being read
         super().__init__(path, overwrite=overwrite)
 
     def __len__(self) -> int:
@@ -231,13 +218,6 @@ class Ledger(ContinuedFile):
     def check(self, now: Mapping[str, Any]) -> None:
         """Check that records of a configuration belong in the file."""
         check_same(self.path, now, self.configuration)
-
-    def begin(self) -> None:
-        """Get ready to append: drop a torn last line, or with `overwrite` everything."""
-        super().begin()
-        if self._overwrite and self._failures is not None and self._failures.exists():
-            self._keep_copy(self._failures)
-            self._failures.unlink()
 
     def key(self, file_name: str) -> str:
         """Return the key of a picture's record, empty without a record."""
@@ -256,12 +236,11 @@ class Ledger(ContinuedFile):
         self._note(record, self._end - len(line), len(line))
 
     def records(self) -> Iterator[dict[str, Any]]:
-        """Yield the newest record of each picture in file order, without those in the file of failures."""
+        """Yield the newest record of each picture in file order."""
         with self.path.open("rb") as file:  # with a buffer: most records follow each other
             for number in self._newest.values():
-                if (start := self._starts[number]) >= 0:
-                    file.seek(start)
-                    yield json.loads(file.read(self._sizes[number]))
+                file.seek(self._starts[number])
+                yield json.loads(file.read(self._sizes[number]))
 
     def record(self, file_name: str) -> dict[str, Any]:
         """Return the record of a picture that is in the file."""
@@ -270,12 +249,10 @@ class Ledger(ContinuedFile):
 
     def finish(self, order: Iterable[str]) -> None:
         """Drop replaced records and put the others in order, as after an uninterrupted run; else write nothing."""
-        self._put_back()
+        self._check_unchanged()
         numbers = self._in_order(order)
-        if self._failures is not None:
-            failed = _numbers(self._errors)[numbers] != 0
-            self._put_aside(self._failures, numbers[failed].tolist())
-            numbers = numbers[~failed]
+        if self._only_ok:
+            numbers = numbers[_numbers(self._errors)[numbers] == 0]
         starts, sizes = _numbers(self._starts), _numbers(self._sizes)[numbers]
         ends = np.cumsum(sizes)
         if self._end != sum(ends[-1:]) or (starts[numbers] != ends - sizes).any():
@@ -287,22 +264,10 @@ class Ledger(ContinuedFile):
             self._file = self.path.open("r+b", buffering=0)  # from now on it is only read: no lock
             starts[numbers], self._end = ends - sizes, int(sum(ends[-1:]))
             self._newest.clear()
-            for number in itertools.chain(self._failed, array("q", numbers)):
+            for number in array("q", numbers):
                 self._newest[self._names[number]] = number
         os.fsync(self._file.fileno())
         self.complete()
-
-    def _put_aside(self, path: Path, numbers: list[int]) -> None:
-        """Write the file of failures with exactly these records."""
-        failed = {number: self._line(number) for number in numbers}
-        if failed != self._failed:
-            with replacing(path) as file:
-                file.writelines(failed.values())
-        if not failed:
-            path.unlink(missing_ok=True)
-        self._failed = failed
-        for number in numbers:
-            self._starts[number] = -1
 
     def _in_order(self, order: Iterable[str]) -> Numbers:
         """Return the numbers of the records as they are to stand in the file; see `finish`."""
@@ -316,14 +281,6 @@ class Ledger(ContinuedFile):
         places = np.where(places < 0, 2 * np.maximum.accumulate(places) + 1, 2 * places)
         return numbers[np.argsort(places, kind="stable")]
 
-    def _read_lines(self, path: Path) -> None:
-        """Note every record, its place and the configuration, beginning with the file of failures."""
-        if self._failures is not None and self._failures.exists():
-            self._is_aside = True
-            super()._read_lines(self._failures)
-            self._is_aside, self._end = False, 0
-        super()._read_lines(path)
-
     def _read_line(self, number: int, line: bytes) -> None:
         """Note a line, and check that its configuration is the file's."""
         record = from_json(line)
@@ -335,25 +292,18 @@ class Ledger(ContinuedFile):
             self.check(new)
             self.configuration |= new
             self._before = configuration
-        noted = self._note(record, -1 if self._is_aside else self._end, len(line))
-        if self._is_aside:
-            self._failed[noted] = line
+        self._note(record, self._end, len(line))
 
-    def _note(self, record: Mapping[str, Any], start: int, size: int) -> int:
-        name, number = hash(record[self._by]), len(self._names)
-        if self._newest.get(name) in self._failed:
-            del self._newest[name]  # this record is the last in the file
+    def _note(self, record: Mapping[str, Any], start: int, size: int) -> None:
+        name = hash(record[self._by])
+        self._newest[name] = len(self._names)
         for column, value in zip(self._columns, (start, size, name, record["status"] == "error"), strict=True):
             column.append(value)
-        self._newest[name] = number
-        return number
 
     def _line(self, number: int) -> bytes:
         """Read the line of a record."""
-        if (start := self._starts[number]) < 0:
-            return self._failed[number]
         with self._moving:
-            self._file.seek(start)
+            self._file.seek(self._starts[number])
             data: bytes = self._file.read(self._sizes[number])
         return data
 

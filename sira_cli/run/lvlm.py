@@ -81,14 +81,12 @@ class Lvlm(LoadedModel):
         """Describe a picture.
 
         Args:
-            picture: a path, a URI, bytes, a binary file, a PIL image, a numpy array (`as_picture`) or a `Picture`; a
-                list of these is shown together.
+            picture: a path, a URI, bytes, a binary file, a PIL image, a numpy array or a `Picture`; a list of these is
+                shown together.
             prompt: instead of that of the schema or the preset.
             method: instead of the model's, as for `under`.
-            on_text: called with pieces of text during decoding (not with beams or `verify`, nor if the preset's `text`
-                settings change them).
-            verify: ask for each object that the text names whether it is in the picture: `flag` to keep the text,
-                `guide` to look first and then write; or a `Verify`.
+            on_text: called with pieces of text during decoding (not with beams, `verify`, or settings of `text`).
+            verify: a second look at the objects: `flag` keeps the text, `guide` looks first; or a `Verify`.
             schema: a JSON schema that the text follows, as for `Schema.of`; its value is the result's `data`.
 
         Raises:
@@ -115,15 +113,12 @@ class Lvlm(LoadedModel):
         return lvlm._single(Ask.of(lvlm.preset, lvlm.decoder, question, schema=schema), picture, on_text)
 
     def check(self, picture: PictureSource, text: str, *, words: WordList | None = None) -> Check:
-        """Ask for each object that a text names whether it is in the picture. The decoding method plays no part.
+        """Ask for each object that a text names whether it is in the picture, and return the objects' support.
 
         Args:
             picture: as for `caption`.
             text: a caption or an answer from any source; in English, unless `words` are in another language.
             words: the objects to recognise (`sira_cli.look.words`); None: the bundled list.
-
-        Returns:
-            The objects with their support; empty if none was recognised.
 
         Raises:
             PictureError: the picture cannot be opened or processed.
@@ -193,11 +188,8 @@ def load(
         device: `auto` (cuda, else mps, else cpu; several GPUs if one is too small), `cpu`, `cuda`, `cuda:1`, `mps`.
         offline: never contact the hub; cached models still work.
         on_download: called before each download, with its name and size.
-        **settings: override the preset's: k, k_fraction, alpha, beta, max_new_tokens, temperature, top_p, top_k,
-            min_p, seed, num_beams, repetition_penalty, no_repeat_ngram_size, think, dtype, quantization (`8bit` or
-            `4bit`), attn_implementation, trust_remote_code, max_pixels, min_pixels, max_tiles, longest_edge,
-            pan_and_scan, pad_to_square, revision, prompt, system, prefix, suffix, max_sentences, complete_sentences. A
-            method's own settings (alpha and beta of most, noise_step of vcd, ...) override its defaults.
+        **settings: any key of a preset (k, alpha, max_new_tokens, dtype, prompt, ...) and any setting of the method
+            (noise_step of vcd, ...), instead of the preset's.
 
     Raises:
         SettingsError: a preset or a setting is wrong.

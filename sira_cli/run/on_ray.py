@@ -33,17 +33,15 @@ from sira_cli.run.task import PictureTask
 LARGE = 64  # pictures, a batch size that blocks allow for where each worker finds its own
 ROWS = 32  # pictures in a block, at least; a block's texts come back together
 RETRIES = 3  # for a block whose worker was killed
-LOST = 3  # blocks that may lose all their workers in one run; if there are more, the pictures are not to blame
 
 
 class Row(NamedTuple):
-    """A picture for a worker, with the key of its earlier record; with an error, it is not opened."""
+    """A picture for a worker, with the key of its earlier record."""
 
     number: int
     picture: Picture
     name: str
     key: str
-    error: str = ""
 
 
 class OnRay(Engine):
@@ -72,59 +70,52 @@ class OnRay(Engine):
 
     def results(self, pictures: Iterable[tuple[Picture, str]]) -> Generator[PictureEvent, None, None]:
         """Yield the event of every picture, in the order in which they become ready."""
-        rows = {
+        from ray.data import ActorPoolStrategy, from_items
+
+        left = {
             number: Row(number, picture, name, self._done(picture.id or name))
             for number, (picture, name) in enumerate(pictures)
         }
-        most = self._batch_size or (LARGE if self._needs["num_gpus"] else 1)
+        workers, num_cpus, num_gpus = self._needs
+        most = self._batch_size or (LARGE if num_gpus else 1)
         together = max(ROWS, WINDOW * (LARGE if most == AUTO else most))
-        block = min(together, math.ceil(len(rows) / (4 * self._needs["workers"])))
-        try:
-            yield from self._all(rows, block)
-            if block > 1:
-                yield from self._all(rows, 1)  # to find the picture in a lost block that its worker did not survive
-            for number, row in rows.items():
-                rows[number] = row._replace(error=f"the worker that had it was killed {RETRIES + 1} times")
-            yield from self._all(rows, ROWS)
-        except self._ray.exceptions.RayError as error:
-            reason = str(error).strip().splitlines()[-1]
-            raise SiraError(f"Ray gave up: {reason}: run the same command again to go on") from error
-        finally:
-            self._ray.shutdown()
-
-    def _all(self, rows: dict[int, Row], block: int) -> Iterator[PictureEvent]:
-        """Yield the events of the rows' pictures; finished rows are taken out of `rows`."""
-        if not rows:
-            return
-        from ray.data import ActorPoolStrategy, from_items
-
-        count = math.ceil(len(rows) / block)
-        blocks = from_items([{"row": pickle.dumps(row)} for row in rows.values()], override_num_blocks=count)
+        count = math.ceil(len(left) / min(together, math.ceil(len(left) / (4 * workers))))
+        blocks = from_items([{"row": pickle.dumps(row)} for row in left.values()], override_num_blocks=count)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # Ray 2.64 has no max_task_retries
             dataset = blocks.map_batches(
                 Captioner,
                 batch_size=None,
                 fn_constructor_args=(self._task, self._loading, self._batch_size, str(Path.cwd())),
-                compute=ActorPoolStrategy(size=min(self._needs["workers"], count)),
-                num_cpus=self._needs["num_cpus"],
-                num_gpus=self._needs["num_gpus"],
+                compute=ActorPoolStrategy(size=min(workers, count)),
+                num_cpus=num_cpus,
+                num_gpus=num_gpus,
                 max_task_retries=RETRIES,
             )
-        for answer in dataset.iter_rows():
-            number, event, facts = pickle.loads(answer["row"])
-            if isinstance(event, SiraError):
-                raise event
-            if rows.pop(number, None) is not None:  # else from a worker that was killed after it had answered
-                before = self._facts or facts
-                peaks = before["peak_memory_bytes"], facts["peak_memory_bytes"]
-                most = {kind: max(peak.get(kind, 0) for peak in peaks) for kind in facts["peak_memory_bytes"]}
-                size = min(before["batch_size"], facts["batch_size"])
-                self._facts = facts | {"batch_size": size, "peak_memory_bytes": most}
-                yield event
+        try:
+            for answer in dataset.iter_rows():
+                number, event, facts = pickle.loads(answer["row"])
+                if isinstance(event, SiraError):
+                    raise event
+                if left.pop(number, None) is not None:  # else from a worker that was killed after it had answered
+                    self._note(facts)
+                    yield event
+        except self._ray.exceptions.RayError as error:
+            reason = str(error).strip().splitlines()[-1]
+            raise SiraError(f"Ray gave up: {reason}: run the same command again to go on") from error
+        finally:
+            self._ray.shutdown()
 
-    def _resources(self) -> dict[str, Any]:
-        """Return the resources of each worker in Ray: a GPU, or an equal part of the CPUs."""
+    def _note(self, facts: dict[str, Any]) -> None:
+        """Keep the smallest batch size and the largest peaks of all workers."""
+        before = self._facts or facts
+        peaks = before["peak_memory_bytes"], facts["peak_memory_bytes"]
+        most = {kind: max(peak.get(kind, 0) for peak in peaks) for kind in facts["peak_memory_bytes"]}
+        size = min(before["batch_size"], facts["batch_size"])
+        self._facts = facts | {"batch_size": size, "peak_memory_bytes": most}
+
+    def _resources(self) -> tuple[int, int, int]:
+        """Return the number of workers, and of CPUs and GPUs for each in Ray: a GPU, or an equal part of the CPUs."""
         nodes = [node["Resources"] for node in self._ray.nodes() if node["Alive"]]
         gpus, cpus = ([int(node.get(kind, 0)) for node in nodes] for kind in ("GPU", "CPU"))
         device = self._loading["device"]
@@ -133,13 +124,8 @@ class OnRay(Engine):
         kind, has = ("GPU", gpus) if on_gpu else ("CPU", cpus)
         if workers > sum(has):
             raise SettingsError(f"{workers} Ray workers: the cluster has {sum(has)} {kind}s: give fewer")
-        if self._batch_size == AUTO and not on_gpu and workers > 1:
-            raise SettingsError(
-                f"`batch_size=` auto: {workers} workers without GPUs may share a machine's memory, so the free memory "
-                "of each is unknown: give a number"
-            )
         share = next(share for share in range(max(has), 0, -1) if sum(node // share for node in has) >= workers)
-        return {"workers": workers, "num_cpus": 1 if on_gpu else share, "num_gpus": 1 if on_gpu else 0}
+        return (workers, 1, 1) if on_gpu else (workers, share, 0)
 
 
 class Captioner:
@@ -175,8 +161,6 @@ class Captioner:
         names = [(row.picture.address, row.picture.name_in(None)) for row in rows]
         if not Path(self._folder).is_dir() and any(address not in ("", name) for address, name in names):
             raise SettingsError(f"{self._folder} does not exist on {platform.node()}: all machines need the same files")
-        if rows[0].error:
-            return [self._engine.give_up(row.picture, row.name, row.error) for row in rows]
         self._keys = {row.picture.id or row.name: row.key for row in rows}
         events = self._engine.results((row.picture, row.name) for row in rows)
         return [event for event in events if not isinstance(event, Halved)]
@@ -202,7 +186,6 @@ def _connect(workers: int | None, quiet: bool) -> Any:
                 raise SettingsError(f"RAY_ADDRESS={os.environ['RAY_ADDRESS']}: no Ray cluster answers there") from None
             ray.init("local", num_cpus=max(os.cpu_count() or 1, workers or 1), include_dashboard=False, **logs)
     context = ray.data.DataContext.get_current()
-    context.max_errored_blocks = LOST
     if quiet:
         logging.getLogger("ray.data").setLevel(logging.CRITICAL)
         context.enable_progress_bars = False

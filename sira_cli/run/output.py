@@ -28,7 +28,7 @@ from sira_cli.run.task import PictureTask
 
 NAMES = {"caption": "captions.jsonl", "ask": "answers.jsonl", "check": "checks.jsonl"}  # of files, by task
 # An `ImageFolder` of Hugging Face's `datasets` opens every picture that its metadata names.
-METADATA, METADATA_FAILURES = "metadata.jsonl", "metadata.errors.jsonl"
+METADATA = "metadata.jsonl"
 # Facts from an engine about the model, the device and the memory.
 FACTS = ("workers", "model", "device", "dtype", "pixels", "batch_size", "peak_memory_bytes")
 _RECORDS = "write records with `output=`"
@@ -173,12 +173,9 @@ class Output:
             return
         self.path = path = files.records(task.kind)
         self._folder, self._report = path.parent.resolve(), path.with_suffix(".run.json") if report else None
-        failures = path.with_name(METADATA_FAILURES) if path.name == METADATA else None
-        for written in filter(None, (path.with_suffix(".run.json"), failures)):
-            check_unprotected(written)
+        check_unprotected(path.with_suffix(".run.json"))
         by = "id" if any(picture.id for picture in pictures[:1]) else "file_name"
-        ledger = Ledger(path, overwrite=files.overwrite, by=by, same_prompt=not task.fills, failures=failures)
-        self.ledger = ledger
+        self.ledger = ledger = Ledger(path, files.overwrite, by, not task.fills, only_ok=path.name == METADATA)
         if self._report is None or not len(ledger):
             return
         with suppress(OSError, ValueError, TypeError):

@@ -29,8 +29,7 @@ class Result:
         key: hash of everything that decides the text; equal keys mean equal work.
         k, alpha: the method's; 0 if it has none.
         text: the answer; empty if the picture failed.
-        finish_reason: `stop` (the model ended), `length` (max_new_tokens reached), `error`; `cut`: the model ended
-            a guided text within a sentence, which was left out.
+        finish_reason: `stop`, `length` (max_new_tokens reached), `error`, or `cut` (a guided text ended in a sentence).
         image_tokens, prompt_tokens, output_tokens: counts; the prompt's includes the image's.
         duration_ms: wall time of this picture in milliseconds, preprocessing included.
         method_settings: settings of the method without their own key.

@@ -14,7 +14,7 @@ from contextlib import closing, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from sira_cli.errors import ModelNotFoundError, PictureError, SiraError
+from sira_cli.errors import ModelNotFoundError, SiraError
 from sira_cli.look.verify import Verify
 from sira_cli.models.hub import find_checkpoint
 from sira_cli.models.schema import SchemaSource
@@ -25,7 +25,7 @@ from sira_cli.run.events import Event, Failed, Finished, Halved, PictureEvent, S
 from sira_cli.run.output import Files, Output
 from sira_cli.run.records import Result
 from sira_cli.run.runner import READERS, Batch, BatchSize, Item, Runner, ahead
-from sira_cli.run.task import TASKS, Ask, PictureTask
+from sira_cli.run.task import TASKS, Ask, Caption, PictureTask
 
 if TYPE_CHECKING:
     from sira_cli.run.lvlm import Lvlm
@@ -48,9 +48,15 @@ class Engine(ABC):
 
     def results(self, pictures: Iterable[tuple[Picture, str]]) -> Generator[PictureEvent | Halved, None, None]:
         """Yield the event of every picture, with its name in the record, in order."""
-        with closing(self._runner.run(item_of(self._task, *picture) for picture in pictures)) as items:
+        todo = (Item[Result](each, name, each.asked(self._task.prompt), each.id) for each, name in pictures)
+        with closing(self._runner.run(todo)) as items:
             for item in items:
-                yield item if isinstance(item, Halved) else event_of(item)
+                if isinstance(item, Halved):
+                    yield item
+                elif item.result is None:
+                    yield Skipped(item.picture, item.name, item.id)
+                else:
+                    yield (Failed if item.error else Finished)(item.picture, item.name, item.id, item.result)
 
     @abstractmethod
     def facts(self) -> dict[str, Any]:
@@ -74,8 +80,7 @@ class Local(Engine):
     def begin(self, task: PictureTask, done: Callable[[str], str] = lambda name: "") -> Result:
         """Load the model, or switch the loaded one to the method of another task."""
         if callable(self._model):
-            self._model = self._model(task)
-            lvlm = self._model
+            lvlm = self._model = self._model(task)
         else:
             lvlm = self._model
             if lvlm.decoder != task.method or lvlm.preset is not task.preset:
@@ -105,24 +110,12 @@ class Local(Engine):
             "peak_memory_bytes": peak_of_process(),
         }
 
-    def give_up(self, picture: Picture, name: str, message: str) -> PictureEvent:
-        """Fail a picture without opening it."""
-        item = item_of(self._task, picture, name)
-        self._task.fail(self._lvlm, item, PictureError(f"{picture.shown}: {message}"))
-        return event_of(item)
-
 
 class Together(Runner[Result]):
     """Pictures side by side, a thread for each, whose answers come from elsewhere: from a server, or from vLLM."""
 
     def __init__(
-        self,
-        lvlm: Any,
-        task: PictureTask,
-        at_once: int,
-        *,
-        ahead: int = 0,
-        done: Callable[[str], str] = lambda name: "",
+        self, lvlm: Any, task: PictureTask, at_once: int, ahead: int = 0, *, done: Callable[[str], str]
     ) -> None:
         """Prepare a run; `ahead` more pictures are read while the answers about `at_once` are on their way."""
         super().__init__(lvlm, task, at_once, done=done)
@@ -143,18 +136,6 @@ class Together(Runner[Result]):
             if (failure := self._answered(batch)) is not None:
                 self._fail(item, failure)
         return item
-
-
-def item_of(task: PictureTask, picture: Picture, name: str) -> Item[Result]:
-    """Return a picture on its way through a run."""
-    return Item(picture, name, picture.asked(task.prompt), picture.id)
-
-
-def event_of(item: Item[Result]) -> PictureEvent:
-    """Return the event of a settled item."""
-    if item.result is None:
-        return Skipped(item.picture, item.name, item.id)
-    return (Failed if item.error else Finished)(item.picture, item.name, item.id, item.result)
 
 
 def run(
@@ -227,20 +208,17 @@ def nothing_left(
     if not all_named(pictures, output):
         return False
     left = [picture for picture in pictures if not output.keeps(picture)]
-    if not left:
-        return True
-    if revision is None:
+    if left and revision is None:
         try:
             revision = find_checkpoint(task.preset, offline=True).revision
         except ModelNotFoundError:
             revision = output.revision_before
-    task = task.at(revision, server)
+    task = task.at(revision or "", server) if left else task
 
     def is_done(picture: Picture) -> bool:
         name, prompt, sha256 = output.name(picture), picture.asked(task.prompt), ""
-        # Where this fails, an earlier run that has it as done has failed in the same way.
-        with suppress(Exception):
-            _, sha256 = picture.file()
+        with suppress(Exception):  # an earlier run that has it as done has failed in the same way
+            sha256 = picture.file()[1]
             prompt = task.asked(picture)
         return output.done(picture.id or name) == task.key(name, sha256, prompt)
 
@@ -291,20 +269,11 @@ def run_pictures(
         SettingsError: a setting is wrong, or the file holds records of another configuration.
         SiraError: the run cannot go on.
     """
-    asked = TASKS[task].of if questions is None else Ask.of
-    about = asked(
-        lvlm.preset,
-        lvlm.decoder,
-        prompt,
-        words=words,
-        choices=choices,
-        verify=verify,
-        schema=schema,
-        questions=questions is not None,
-        needs_text=True,
-    )
-    places = [str(place) for place in ([paths] if isinstance(paths, str | Path) else paths)]
     file = None if questions is None else Path(questions)
+    how: dict[str, Any] = {"words": words, "choices": choices, "verify": verify, "schema": schema, "needs_text": True}
+    kind = TASKS[task] if file is None else Ask
+    about: Caption | Ask = kind.of(lvlm.preset, lvlm.decoder, prompt, questions=file is not None, **how)
+    places = [str(place) for place in ([paths] if isinstance(paths, str | Path) else paths)]
     selection = Selection(places, file, together=together, recursive=recursive, shard=shard, limit=limit)
     pictures = selection.pictures(lvlm.preset.prompts.asking)
     about = about.about(pictures)

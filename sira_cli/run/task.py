@@ -89,14 +89,11 @@ class PictureTask(Task[Result]):
         mode = None if self.verify is None else self.verify.mode
         more: dict[str, Any] = {"words": self.words, "choices": self.choices, "verify": mode, "schema": self.schema}
         combinations.check(self.preset, self.method, task=self.kind, engine=engine, **more)
-        if not (choices := self.choices):
-            return
-        shown = ",".join(choices)
-        if len(choices) < 2 or not all(choices):
-            raise SettingsError(f"`choices=` {shown!r}: expected two or more answers, such as Yes,No")
-        if repeated := next((each for each in choices if choices.count(each) > 1), None):
-            raise SettingsError(f"`choices=` {shown!r}: {repeated!r} stands twice; give each answer once")
-        check_text("`choices=`", shown)
+        if choices := self.choices:
+            if len({*choices}) < max(2, len(choices)) or not all(choices):
+                expected = "expected two or more different answers, such as Yes,No"
+                raise SettingsError(f"`choices=` {','.join(choices)!r}: {expected}")
+            check_text("`choices=`", ",".join(choices))
 
     def check_model(self, lvlm: LoadedModel) -> None:
         """Check that a loaded model can follow the prompt and the schema, before the first picture."""
@@ -115,14 +112,8 @@ class PictureTask(Task[Result]):
         }
 
     def _deciding(self, prompt: str) -> dict[str, Any]:
-        return {
-            "task": self.kind,
-            "prompt": prompt,
-            "method": self.method.name,
-            "quantization": self.preset.load.quantization,
-            "preset": self.preset.name,
-            **self._decisive,
-        }
+        named = {"method": self.method.name, "quantization": self.preset.load.quantization, "preset": self.preset.name}
+        return {"task": self.kind, "prompt": prompt, **named, **self._decisive}
 
     @functools.cached_property
     def _decisive(self) -> dict[str, Any]:
@@ -249,8 +240,8 @@ class PictureTask(Task[Result]):
         if answer.error and answer.tokens:  # the decoded text is not an answer
             answer = replace(answer, error=f"{shown}: {answer.error}")
         elif self.needs_text and not answer.error and not answer.text[start:end].strip():
-            tokens = answer.output_tokens
-            reason = f"the model's text is empty ({tokens} token{'s' * (tokens != 1)}): try another prompt or method"
+            tokens = f"{answer.output_tokens} token{'s' * (answer.output_tokens != 1)}"
+            reason = f"the model's text is empty ({tokens}): try another prompt or method"
             answer = replace(answer, text="", error=f"{shown}: {reason}")
         item.error = answer.error
         result = self.record(

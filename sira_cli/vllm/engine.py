@@ -216,7 +216,7 @@ class VllmLvlm(Lvlm):
         self, task: Any, batch_size: Any = None, *, done: Any = lambda name: "", on_text: Any = None
     ) -> Together:
         """Return a runner that keeps vLLM busy."""
-        return Together(self, task, self.texts.at_once, ahead=AHEAD, done=done)
+        return Together(self, task, self.texts.at_once, AHEAD, done=done)
 
     def chat_inputs(self, images: Sequence[Shown], prompts: Sequence[Prompt], **how: Any) -> Any:
         """Return prompts for vLLM, which makes the tensors itself."""

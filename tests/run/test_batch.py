@@ -10,7 +10,6 @@ import re
 import shutil
 import threading
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 import torch
@@ -22,16 +21,13 @@ from sira_cli.analysis.experiment import Units
 from sira_cli.analysis.questions import Question, QuestionSet
 from sira_cli.analysis.sweep import Grid, SweepReport, sweep
 from sira_cli.look.verify import Verify
-from sira_cli.methods import find
 from sira_cli.models import memory
-from sira_cli.models.presets import resolve
 from sira_cli.pictures.opening import BOUND
 from sira_cli.pictures.picture import Picture
 from sira_cli.pictures.sources import FileSource, located
-from sira_cli.run import on_ray, runner
+from sira_cli.run import runner
 from sira_cli.run.events import FailedPicture, Halved, Skipped
 from sira_cli.run.lvlm import Lvlm
-from sira_cli.run.on_ray import OnRay
 from sira_cli.run.runner import Item, check_batch_size, portions, usual_batch_size
 from sira_cli.run.task import Caption
 from tests.support.checkpoints import REPRESENTATIVES
@@ -374,16 +370,6 @@ def test_the_command_takes_it_and_says_the_choice(sira, tmp_path):
     assert json.loads((tmp_path / "auto.run.json").read_text())["batch_size"] == 16
     code, _, err = sira(*command, "-b", 2, "-o", tmp_path / "auto.jsonl")  # nothing is left to do
     assert (code, "3 of 3 pictures were done before" in err) == (0, True)
-
-
-def test_workers_that_share_memory_cannot_find_it(monkeypatch):
-    """The cluster is a stand-in: one machine with four CPUs, without GPUs."""
-    cluster = SimpleNamespace(nodes=lambda: [{"Alive": True, "Resources": {"CPU": 4}}], shutdown=lambda: None)
-    monkeypatch.setattr(on_ray, "_connect", lambda workers, quiet: cluster)
-    task = Caption.of(resolve("demo"), find("sira"))
-    OnRay({"device": "auto"}, "auto", workers=1).begin(task, str)
-    with pytest.raises(SettingsError, match="2 workers without GPUs may share a machine's memory"):
-        OnRay({"device": "auto"}, "auto", workers=2).begin(task, str)
 
 
 def test_a_sweep_takes_as_many_questions_as_fit(demo, monkeypatch):

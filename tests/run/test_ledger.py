@@ -16,34 +16,16 @@ from pathlib import Path
 import pytest
 
 from sira_cli.errors import DataError, SettingsError, SiraError
-from sira_cli.run.ledger import Ledger, check_same
+from sira_cli.run.ledger import Ledger
 from sira_cli.run.records import CONFIGURATION
 
-COMMON = {
-    "schema": "sira.caption/1",
-    "prompt": "What?",
-    "preset": "demo",
-    "model": "bundled",
-    "revision": "r",
-    "method": "sira",
-    "k": 4,
-    "layers": 8,
-    "alpha": 0.5,
-    "max_new_tokens": 64,
-    "temperature": 0.0,
-    "seed": 0,
-}
+COMMON = {"schema": "sira.caption/1", "prompt": "What?", "preset": "demo", "model": "bundled", "revision": "r"}
+COMMON |= {"method": "sira", "k": 4, "layers": 8, "alpha": 0.5, "max_new_tokens": 64, "temperature": 0.0, "seed": 0}
 
 
 def record(name: str, key: str = "", status: str = "ok", **changes) -> dict:
-    return {
-        **COMMON,
-        "key": key or f"key of {name}",
-        "file_name": name,
-        "status": status,
-        "text": f"A {name}.",
-        **changes,
-    }
+    own = {"key": key or f"key of {name}", "file_name": name, "status": status, "text": f"A {name}."}
+    return COMMON | own | changes
 
 
 @pytest.fixture
@@ -82,14 +64,6 @@ def test_records_are_looked_up_by_threads_while_others_are_added(path, request):
         assert list(keys) == [f"key of {name}" for name in names * 40]
     written = [json.loads(line)["file_name"] for line in path.read_text().splitlines()]
     assert written == [str(number) for number in range(400)]
-
-
-def test_what_is_done_is_known_again(path):
-    write(path, record("a.jpg"), record("b.jpg", key="ü", status="error"))
-    with closing(Ledger(path)) as ledger:
-        assert [ledger.key(name) for name in ("a.jpg", "b.jpg", "c.jpg")] == ["key of a.jpg", "ü", ""]
-        assert [ledger.is_error(name) for name in ("a.jpg", "b.jpg", "c.jpg")] == [False, True, False]
-        assert ledger.record("a.jpg")["text"] == "A a.jpg."
 
 
 def test_a_finished_file_is_on_disk_whole(path, monkeypatch):
@@ -134,8 +108,6 @@ def test_another_configuration_is_refused_with_what_differs(path):
         ledger.check({"alpha": 0.5})
         with pytest.raises(SettingsError, match=r"alpha is 0\.5 there and 1\.0 now; seed is 0 .* 7 now.*`overwrite=`"):
             ledger.check({**COMMON, "alpha": 1.0, "seed": 7})
-        with pytest.raises(SettingsError, match="all texts of a file have the same limit, also those that it has cut"):
-            check_same(path, {"max_new_tokens": 100}, {"max_new_tokens": 50})
     for name in ("schema", *(name for name in CONFIGURATION if name in COMMON and name != "schema"), "system"):
         path.write_text("".join(json.dumps(record("b.jpg") | each) + "\n" for each in ({}, {name: "sira.other"})))
         with pytest.raises(SettingsError, match=f"{name} is .* there and 'sira.other' now"):
@@ -200,55 +172,16 @@ def test_what_is_known_of_a_file_is_what_it_holds(path, file, by):
         assert list(ledger.records()) == records
 
 
-def test_failures_are_put_aside_at_the_end_and_stay_known(path):
-    aside = path.with_name("errors.jsonl")
-
-    def run(*records, order="abc", overwrite=False):
-        with closing(begun(path, *records, failures=aside, overwrite=overwrite)) as ledger:
-            known = {name: (ledger.key(name), ledger.is_error(name)) for name in order}
-            ledger.finish(order)
-            assert {name: (ledger.key(name), ledger.is_error(name)) for name in order} == known
-            assert all(ledger.record(name)["file_name"] == name for name in order if known[name][0])
-            assert [one["file_name"] for one in ledger.records()] == names(path)
-        assert not aside.exists() or names(aside)
-        return "".join(names(path)), "".join(names(aside)) if aside.exists() else ""
-
-    write(path, record("a"), record("b", status="error"))  # as a run without a second file left it
-    assert run() == ("a", "b")
-    assert run(record("c", status="error")) == ("a", "bc")
-    untouched = path.stat().st_ino, aside.stat().st_ino
-    assert run() == ("a", "bc")
-    assert (path.stat().st_ino, aside.stat().st_ino) == untouched
-    assert run(record("b")) == ("ab", "c")  # it was tried again
-    assert run(record("a", key="of other bytes", status="error")) == ("b", "ac")
-    assert run(record("c"), record("a")) == ("abc", "")
-    assert run(record("b", status="error")) == ("ac", "b")
-    assert run(record("b", status="error"), overwrite=True) == ("", "b")
-    aside.write_text("my notes\n")
-    with pytest.raises(DataError, match=r"errors\.jsonl: line 1 is not a record"):
-        Ledger(path, failures=aside)
-
-
-@pytest.mark.parametrize("moment", ["before", "between"])
-def test_killed_while_failures_are_put_aside(path, moment, monkeypatch):
-    """Killed before either file is replaced, or when one of two is: the next run ends alike."""
-    aside, replaced, replace = path.with_name("errors.jsonl"), [], type(path).replace
-    write(path, record("a"), record("b", status="error"), record("c"))
-
-    def stop(self, target):
-        if moment == "before" or replaced:
-            raise KeyboardInterrupt
-        replaced.append(target)
-        return replace(self, target)
-
-    with monkeypatch.context() as patch, closing(Ledger(path, failures=aside)) as ledger:
-        patch.setattr(type(path), "replace", stop)
-        with pytest.raises(KeyboardInterrupt):
-            ledger.finish("abc")
-    with closing(Ledger(path, failures=aside)) as ledger:
-        assert [ledger.is_error(name) for name in "abc"] == [False, True, False]
+def test_failures_leave_a_file_of_pictures_that_are_all_fine(path):
+    with closing(begun(path, record("c"), record("b", status="error"), record("a"), only_ok=True)) as ledger:
+        assert (ledger.key("b"), ledger.is_error("b"), ledger.key("x")) == ("key of b", True, "")
         ledger.finish("abc")
-    assert (names(path), names(aside)) == (["a", "c"], ["b"])
+        assert names(path) == [one["file_name"] for one in ledger.records()] == ["a", "c"]
+    untouched = path.stat().st_ino
+    with closing(begun(path, only_ok=True)) as ledger:
+        assert ledger.key("b") == ""  # it is tried again
+        ledger.finish("abc")
+    assert path.stat().st_ino == untouched
 
 
 def test_a_folder_that_cannot_be_written_to(tmp_path):
@@ -275,42 +208,21 @@ def test_a_record_is_not_kept_in_memory(path):
     assert most_of_all < 450 * count
 
 
-@pytest.mark.parametrize("how", ["removed", "moved", "removed with its folder"])
 @pytest.mark.parametrize("at_the_end", [False, True])
-def test_a_file_that_is_gone_is_put_back(tmp_path, caplog, how, at_the_end):
+@pytest.mark.parametrize("how", ["removed", "removed with its folder", "replaced"])
+def test_a_file_that_is_gone_leaves_its_records(tmp_path, how, at_the_end):
     path = tmp_path / "out/captions.jsonl"
     path.parent.mkdir()
-    expected = [f"{number}.jpg" for number in range(4)]
-    ledger = begun(path)
-    for number, name in enumerate([*expected, ""]):
-        if number == (4 if at_the_end else 2):
-            if how == "moved":
-                path.rename(path.with_name("elsewhere.jsonl"))
-            elif how == "removed":
-                path.unlink()
-            else:
-                shutil.rmtree(path.parent)
-        ledger.append(record(name)) if name else ledger.finish(expected)
-    assert [one["file_name"] for one in ledger.records()] == expected
-    assert "it has been put back, with all records" in caplog.text
-    with pytest.raises(SettingsError, match="another process writes to it"):
-        Ledger(path)
-    ledger.close()
-    assert names(path) == expected
-    if how == "moved":
-        assert names(path.with_name("elsewhere.jsonl")) == (expected if at_the_end else expected[:2])
-
-
-@pytest.mark.parametrize("at_the_end", [False, True])
-def test_a_file_that_another_one_replaced_is_left_alone(path, at_the_end):
-    first, second = (path.with_name(f"captions-kept-{number}.jsonl") for number in (1, 2))
-    first.write_text("of somebody else")
+    place = path if how != "replaced" else path.with_name("captions-kept-2.jsonl")
     with closing(begun(path, record("a.jpg"), record("b.jpg"))) as ledger:
-        path.rename(path.with_name("old.jsonl"))
-        path.write_text("mine")
-        with pytest.raises(SiraError, match=r"another file has taken its place: .* in \S*-kept-2\.jsonl: rename it"):
+        shutil.rmtree(path.parent) if "folder" in how else path.unlink()
+        if how == "replaced":
+            for other in (path, path.with_name("captions-kept-1.jsonl")):
+                other.write_text("of somebody else")
+        with pytest.raises(SiraError, match=rf"removed or replaced .*: all finished records are in {place}: "):
             ledger.finish(["b.jpg", "a.jpg"]) if at_the_end else ledger.append(record("c.jpg"))
-    assert (path.read_text(), first.read_text(), names(second)) == ("mine", "of somebody else", ["a.jpg", "b.jpg"])
+    assert names(place) == ["a.jpg", "b.jpg"]
+    assert how != "replaced" or path.read_text() == "of somebody else"
 
 
 @pytest.mark.parametrize("size", [5, "appended"])

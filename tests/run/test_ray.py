@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import pickle
 import re
 import shutil
 import signal
@@ -17,8 +16,7 @@ import pytest
 from sira_cli.errors import ModelNotFoundError
 from sira_cli.models import presets
 from sira_cli.pictures.sources import located
-from sira_cli.run import on_ray
-from sira_cli.run.on_ray import Captioner, OnRay
+from sira_cli.run.on_ray import OnRay
 from sira_cli.run.task import Caption
 from tests.support.helpers import SIRA
 
@@ -104,27 +102,6 @@ def results(preset: str, pictures: list[tuple[str, str]], workers: int = 2, **se
     engine.begin(Caption(preset, preset.method("sira"), "Describe it."), lambda name: "")
     named = [(located(path), name) for path, name in pictures]
     return {event.name: event.record for event in engine.results(named)}
-
-
-@pytest.mark.slow
-def test_a_picture_that_kills_its_workers_is_an_error_and_the_others_are_not(monkeypatch, tmp_path):
-    class Fragile(Captioner):
-        """Stands for a decoder that crashes; no such file is at hand."""
-
-        def __call__(self, rows):
-            if any(row.name == "7.png" and not row.error for row in map(pickle.loads, rows["row"])):
-                os._exit(1)
-            return super().__call__(rows)
-
-    monkeypatch.setattr(on_ray, "Captioner", Fragile)
-    monkeypatch.setattr(on_ray, "RETRIES", 0)
-    pictures = [(str(tmp_path / f"{number}.png"), f"{number}.png") for number in range(9)]  # in blocks of two
-    for path, _ in pictures:
-        shutil.copy(EXAMPLES[0], path)
-    found = results("demo", pictures)
-    assert {name for name, result in found.items() if result.status == "error"} == {"7.png"}
-    assert found["7.png"].error == f"{pictures[7][0]}: the worker that had it was killed 1 times"
-    assert len(found) == 9
 
 
 @pytest.mark.slow
