@@ -62,14 +62,6 @@ def test_one_picture(run):
     assert tokens.startswith("[('")
 
 
-def test_captions_that_exist_already(run, folder):
-    events = run("Captions that exist already")
-    assert [line.split("(")[0] for line in events] == ["Started", "Finished"]
-    (record,) = map(json.loads, (folder / "checks.jsonl").read_text().splitlines())
-    assert [claim["thing"] for claim in record["objects"]] == ["dog", "tree"]
-    assert [line.split("(")[0] for line in run("Captions that exist already")] == ["Started", "Skipped"]
-
-
 def test_ones_own_model(llava, capsys, tmp_path, monkeypatch):
     names: dict[str, object] = {}
     for title in ("Your own model and code", "Your own model, without an import", "Your own model, any method"):

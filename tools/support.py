@@ -84,8 +84,8 @@ def shown(text: str) -> str:
     shares = []
     for name, row in content.items():
         words, wrong = row["all"]["words"], row["all"]["hallucinated"]
-        figures = [Figure(**row["all"][score]) for score in SCORES]
-        rows.append([name, str(words), str(wrong), *map(str, figures)])
+        figures = [f"{Figure(**row['all'][score])}" for score in SCORES]
+        rows.append([name, str(words), str(wrong), *figures])
         true, false = row["flagged"][0] / (words - wrong), row["flagged"][1] / wrong
         shares.append(f"{name}: {100 * false:.0f} % of the hallucinated objects, {100 * true:.1f} % of the true ones")
     threshold = next(iter(content.values()))["threshold"]
