@@ -56,7 +56,6 @@ def size_of(preset: Preset, config: dict[str, Any], image_tokens: int, patches: 
     k = preset.sira.k or round((preset.sira.k_fraction or 0.5) * len(layers))
     return ModelSize(
         weights=sum(weight.numel() for weight in model.parameters()),
-        in_layers=sum(weight.numel() for weight in layers.parameters()),
         layers=sum(module.weight.numel() for module in layers.modules() if type(module) is nn.Linear),
         column=column,
         state=state,

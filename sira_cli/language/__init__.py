@@ -71,7 +71,6 @@ GET = (
     "`language=` fallback does without, but its figures are not the official ones"
 )
 CHOICES = ("auto", "nltk", "fallback")
-OLDEST = (3, 9)  # NLTK before it reads its data from pickles, which can run code
 
 # The files of each package that decide words: their hash stands in the record.
 _TAGGER = "averaged_perceptron_tagger_eng"
@@ -171,8 +170,7 @@ def _nltk_version() -> str:
         import nltk
     except ImportError as error:
         raise SettingsError(f"NLTK is not installed: {GET}") from error
-    found = re.match(r"(\d+)\.(\d+)", nltk.__version__)
-    if not found or (int(found[1]), int(found[2])) < OLDEST:
+    if [int(part) for part in re.findall(r"\d+", nltk.__version__)[:2]] < [3, 9]:
         raise SettingsError(f"NLTK {nltk.__version__} is too old, 3.9 is the first that loads no pickles: {GET}")
     return str(nltk.__version__)
 
@@ -212,11 +210,7 @@ def _lemma(word: str, pos: str) -> str:
 
 
 def _singular(word: str) -> str:
-    """Return a singular as pattern.en's `singularize` does: textblob's rules, without textblob's later corrections.
-
-    pattern leaves collies and doggies as they are, makes airbus of airbuses and jean of
-    jeans, and leaves every ending of christmas (such as `as`) as it is.
-    """
+    """Return a singular as pattern.en's `singularize` does: textblob's rules, without textblob's later corrections."""
     from textblob.en import inflect
 
     if "christmas".endswith(word) or word.endswith(tuple(f"{each}s" for each in inflect.singular_ie)):

@@ -23,10 +23,9 @@ from transformers import LogitsProcessor
 
 from sira_cli.language import function_words
 from sira_cli.look.words import WordList, takes_an
-from sira_cli.models.reasoning import ReasoningParser
 from sira_cli.models.sampling import uncut, without
 from sira_cli.models.texts import sentence_ends
-from sira_cli.models.vocabulary import Vocabulary
+from sira_cli.models.vocabulary import ReasoningParser, Vocabulary
 
 PLAUSIBLE = 0.05  # share of the likeliest token's probability below which the model would not have picked a token
 CLEAR = 0.2  # probability among the tokens that are left, below which a text that would end does end
@@ -37,7 +36,7 @@ _SENTENCE = re.compile(r"[.!?\n]\s")  # an object is not named across its end
 _ITEM = r"(?:[-*\u2022]|\d+[.)])\s"
 _BREAK = re.compile(rf"\s*\n(?:\s*\n|(?=\s*{_ITEM}))")
 _JOINS = re.compile(r"[,;]?\s*\b(?:and|or|with|plus)\b|[,;]", re.IGNORECASE)  # one object to another
-# A name is certain after a character not used inside compounds, or a complete word.
+# Without "light" a text may name a light bulb: a name is certain after a sign outside compounds, or the next word.
 _CERTAIN = re.compile(r"[^\w\s-]|[\s-]+(?:[^\w\s-]|\w[\w-]*[^\w-])")
 _PIECE = re.compile(r"(\s?)(\w[\w-]*)")
 _LAST = re.compile(r"(?:(\w[\w-]*) )?(\w[\w-]*) ?$")

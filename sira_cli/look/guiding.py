@@ -197,18 +197,14 @@ class Decoded:
 
 
 class Watch(StoppingCriteria):
-    """Ends texts of a batch that certainly say what their guides forbid, and idle ones; the others go on.
-
-    A longer word that begins with a name is not one: without "cat" a text may name cattle, without "light" a traffic
-    light and a light bulb. So a name is certain only after the next word.
-    """
+    """Ends texts of a batch that certainly say what their guides forbid, and idle ones; the others go on."""
 
     def __init__(self, guides: Sequence[Guide | None], texts: Texts) -> None:
         self._guides, self._texts = guides, texts
         self.lengths: dict[int, int] = {}  # in tokens, of the texts that it has ended, by number
 
     def __call__(self, input_ids: Tensor, scores: Any, **kwargs: Any) -> Tensor:
-        """Called by `generate` after each token, `input_ids [B, S]`; return `[B]`, whether each text ends."""
+        """Return whether each text ends, `[B]`; `input_ids [B, S]` are all tokens so far."""
         for row, (guide, tokens) in enumerate(zip(self._guides, self._texts(input_ids), strict=True)):
             if row not in self.lengths and (guide is None or guide.first(guide.text(tokens), ended=False) is not None):
                 self.lengths[row] = len(tokens)
@@ -248,12 +244,8 @@ class Captions(NamedTuple):
 
 
 def captions(lvlm: LoadedModel, inputs: Any, seeds: Sequence[int], *, task: str, trail: Trail) -> Captions:
-    """Caption each of B pictures several times.
-
-    The picture and the prompt are computed once, also for the questions and the final text. The method's own caption
-    and its samples are one batch that goes on from there. A method whose cache cannot be divided so captions the
-    pictures again for each sample.
-    """
+    """Caption each of B pictures several times, the own caption and the samples as one batch that goes on from the
+    prompts, or one after the other under a method whose cache cannot be divided so."""
     settings, guide = lvlm.preset.generation, lvlm.preset.guide
     count = guide.captions if Ability.SAMPLING in lvlm.decoder.abilities else 1
     # The first caption has the seed of the settings in force.
@@ -265,11 +257,8 @@ def captions(lvlm: LoadedModel, inputs: Any, seeds: Sequence[int], *, task: str,
         trail.end(lvlm.generate(inputs, seeds=seeds, task=task, start=start, trail=trail).tolist())
         back = trail.back(inputs, rows, [[] for _ in rows])
     if back is None:
-        models = [lvlm, *[_at(lvlm, guide.heat)] * (count - 1)]
-        each = [
-            model.generate(inputs, seeds=own, task=task)
-            for model, own in zip(models, zip(*drawn, strict=True), strict=True)
-        ]
+        models = zip([lvlm, *[_at(lvlm, guide.heat)] * (count - 1)], zip(*drawn, strict=True), strict=True)
+        each = [model.generate(inputs, seeds=own, task=task) for model, own in models]
         texts = [[lvlm.answer_of(tokens[row].tolist()).text for tokens in each] for row in range(len(seeds))]
         return Captions(texts, [lvlm.ends.until_end(row) for row in each[0].tolist()], trail)
     own = sampler(seeds, settings) if settings.temperature > 0 else LogitsProcessorList()
@@ -290,7 +279,7 @@ class WithFirst(StoppingCriteria):
         self._count, self._ends = count, torch.tensor(sorted(ends))
 
     def __call__(self, input_ids: Any, scores: Any, **kwargs: Any) -> Any:
-        """Return whether each text ends, `[B]`; `input_ids [B, S]` are all tokens so far."""
+        """Return whether each text ends, `[B]`."""
         first = torch.isin(input_ids[:: self._count, -1], self._ends.to(input_ids.device))
         return first.repeat_interleave(self._count)
 
@@ -302,7 +291,7 @@ class Mixed(LogitsProcessor):
         self._count, self._parts = count, ((True, first), (False, others))
 
     def __call__(self, input_ids: Any, scores: Any) -> Tensor:
-        """Return the processed `scores [B, V]`; `input_ids [B, S]` are all tokens so far."""
+        """Return the processed `scores [B, V]`."""
         number = torch.arange(len(scores), device=scores.device)
         mixed: Tensor = scores
         for is_first, processors in self._parts:

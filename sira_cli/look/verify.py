@@ -94,10 +94,8 @@ class ObjectFinder:
         """
         if named is None:
             first, last = self._around.written(text)
-            every = [
-                (each, [span for span in each.spans if first <= span[0] and span[1] <= last])
-                for each in self.things(text, ask)
-            ]
-            named = [replace(each, spans=tuple(spans)) for each, spans in every if spans or not each.spans]
+            found = self.things(text, ask)
+            inside = [tuple(span for span in each.spans if first <= span[0] and span[1] <= last) for each in found]
+            named = [replace(each, spans=own) for each, own in zip(found, inside, strict=True) if own or not each.spans]
         known |= {claim.thing: claim for claim in claims([each for each in named if each.name not in known])}
         return Check(text, tuple(replace(known[each.name], spans=each.spans) for each in named), self.words.name)

@@ -155,11 +155,8 @@ class NounPhrases(WordList):
     Small parsers take many a noun for a verb, so words of the list outside noun phrases also count.
     """
 
-    def __init__(self, pipeline: str | None = None) -> None:
-        self._pipeline = pipeline or PIPELINE
-        nlp, wordnet, base = _spacy(self._pipeline), _wordnet(), shipped()
-        if "parser" not in nlp.pipe_names:
-            raise SettingsError(f"spaCy's {self._pipeline} finds no noun phrases, it has no parser: {_GET}")
+    def __init__(self) -> None:
+        nlp, wordnet, base = _spacy(PIPELINE), _wordnet(), shipped()
         version = f"{nlp.meta['lang']}_{nlp.meta['name']} {nlp.meta['version']}"
         super().__init__(base._groups, f"spacy/{_RULES} ({version}, WordNet {wordnet.get_version()})", base._guarded)
 
@@ -167,7 +164,7 @@ class NounPhrases(WordList):
         """Return the objects that a text names, in the order of their first mentions."""
         words = words_of(text)
         places = {character: place for place, (_, *span) in enumerate(words) for character in range(*span)}
-        named = [each for each in _heads(_spacy(self._pipeline)(text)) if not is_denied(words, places[each[0]], text)]
+        named = [each for each in _heads(_spacy(PIPELINE)(text)) if not is_denied(words, places[each[0]], text)]
         taken = {character for start, end, _ in named for character in range(start, end)}
         listed = [(*span, thing.name) for thing in super().things(text) for span in thing.spans]
         return self._things(sorted([*named, *(each for each in listed if taken.isdisjoint(range(*each[:2])))]))
@@ -224,15 +221,9 @@ def in_singular(plain: str) -> str:
 
 
 def _is_noun(words: list[tuple[str, int, int]], place: int, text: str) -> bool:
-    """Return whether a word that may be another part of speech is likely the head of a noun phrase.
-
-    An article or the like precedes it, perhaps before an adjective, and no noun or adjective follows.
-    """
-    before = [word for word, _, _ in words[max(0, place - 2) : place]]
-    if not before or not (
-        before[-1] in lists()["before_nouns"]
-        or (before[0] in lists()["before_nouns"] and before[-1] not in function_words())
-    ):
+    """Return whether a word is likely the head of a noun phrase: it follows an article, or one and an adjective."""
+    before, articles = [word for word, _, _ in words[max(0, place - 2) : place]], lists()["before_nouns"]
+    if not before or not (before[-1] in articles or (before[0] in articles and before[-1] not in function_words())):
         return False
     if place + 1 == len(words) or text[words[place][2] : words[place + 1][1]] != " ":
         return True
@@ -314,10 +305,8 @@ def _spacy(pipeline: str) -> Language:
         import spacy
 
         return spacy.load(pipeline, exclude=["ner"])
-    except ImportError as error:
-        raise SettingsError(f"noun phrases need spaCy, which is not installed: {_GET}") from error
-    except (OSError, ValueError) as error:
-        raise SettingsError(f"spaCy's {pipeline} is not installed, or cannot be read: {_GET}") from error
+    except (ImportError, OSError, ValueError) as error:
+        raise SettingsError(f"noun phrases need spaCy and its {pipeline}: {_GET}") from error
 
 
 @functools.cache
@@ -326,8 +315,6 @@ def _wordnet() -> Any:
         from nltk.corpus import wordnet
 
         wordnet.ensure_loaded()
-    except ImportError as error:
-        raise SettingsError(f"noun phrases need NLTK, which is not installed: {_GET}") from error
-    except (LookupError, OSError) as error:
-        raise SettingsError(f"NLTK's WordNet is not installed, or a file of it is missing: {_GET}") from error
+    except (ImportError, LookupError, OSError) as error:
+        raise SettingsError(f"noun phrases need NLTK and its WordNet: {_GET}") from error
     return wordnet

@@ -41,14 +41,18 @@ class EncodedPictures:
             yield
             return
         encode = body.get_image_features
-        signature = inspect.signature(encode)
-        encoded = self._in_parts if any(family.model_type == kind for family in FAMILIES) else self._whole
+        signature, divides = inspect.signature(encode), any(family.model_type == kind for family in FAMILIES)
 
         @functools.wraps(encode)  # `generate` reads the names of the arguments
         def features(*args: Any, **kwargs: Any) -> Any:
             given = dict(signature.bind(*args, **kwargs).arguments)
             given |= given.pop("kwargs", {})
-            return encoded(encode, given, pictures)
+            if divides and isinstance(given.get("pixel_values"), Tensor):
+                return self._in_parts(encode, given, pictures)
+            plain = all(each is None or isinstance(each, Tensor | bool | int | float | str) for each in given.values())
+            if divides or pictures > 1 or not plain:
+                return encode(**given)
+            return copy.deepcopy(self._get(_digest(given), lambda: encode(**given)))  # a model may change it
 
         body.get_image_features = features
         try:
@@ -56,27 +60,14 @@ class EncodedPictures:
         finally:
             del body.get_image_features
 
-    def _whole(self, encode: Any, given: Mapping[str, Any], pictures: int) -> Any:
-        """Store an encoder's whole output for its whole input."""
-        plain = all(value is None or isinstance(value, Tensor | bool | int | float | str) for value in given.values())
-        if pictures > 1 or not plain:
-            return encode(**given)
-        return copy.deepcopy(self._get(_digest(given), lambda: encode(**given)))  # a model may change it
-
     def _in_parts(self, encode: Any, given: Mapping[str, Any], pictures: int) -> Any:
         """Store an encoder's output for each part of its input that is one picture."""
-        if not isinstance(given.get("pixel_values"), Tensor):
-            return encode(**given)
-        whole, parts = _digest(given), _parts(given)
-        if whole in self._cache or pictures == 1 or len(parts) < 2:
-            return _joined([self._get(whole, lambda: _joined([encode(**given)]))])
-        names = [_digest(part) for part in parts]
-        if len(set(names)) == len(names) and not self._cache.keys() & set(names):
+        parts = [dict(given)] if pictures == 1 else _parts(given)
+        by_name = {_digest(part): part for part in parts}
+        if 1 < len(parts) == len(by_name) and not self._cache.keys() & by_name.keys():
             return encode(**given)  # all are new: encoding them together is faster
-        found: dict[str, Any] = {}
-        for name, part in zip(names, parts, strict=True):
-            found[name] = found.get(name) or self._get(name, lambda part=part: _joined([encode(**part)]))  # type: ignore[misc]
-        return _joined([found[name] for name in names])
+        found = {name: self._get(name, functools.partial(_encoded, encode, part)) for name, part in by_name.items()}
+        return _joined([found[name] for name in map(_digest, parts)])
 
     def _get(self, name: str, encode: Callable[[], Any]) -> Any:
         if name not in self._cache:
@@ -85,6 +76,10 @@ class EncodedPictures:
                 self._cache.popitem(last=False)
         self._cache.move_to_end(name)
         return self._cache[name]
+
+
+def _encoded(encode: Any, part: Mapping[str, Any]) -> Any:
+    return _joined([encode(**part)])
 
 
 def _digest(given: Mapping[str, Any]) -> str:
@@ -100,21 +95,16 @@ def _digest(given: Mapping[str, Any]) -> str:
 
 
 def _parts(given: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Split an encoder's input into parts that it encodes separately: pictures, or tiles; at least one part.
-
-    Tensors have a row per picture, except patches of pictures of any size, which `image_grid_thw` counts.
-    """
+    """Split an encoder's input into parts that it encodes separately: pictures, or tiles; at least one part."""
     tensors = {name: value for name, value in given.items() if isinstance(value, Tensor)}
-    grid = tensors.get("image_grid_thw")
+    grid = tensors.get("image_grid_thw")  # of pictures of any size: the number of their patches
     count = len(tensors["pixel_values"] if grid is None else grid)
-    rows: dict[str, Sequence[Tensor]] = {}
-    for name, value in tensors.items():
-        if name == "pixel_values" and grid is not None:
-            rows[name] = value.split_with_sizes(grid.prod(dim=1).tolist())
-        elif len(value) == count:
-            rows[name] = value.chunk(count)
-        else:
-            return [dict(given)]
+    sizes = {name: [1] * count for name in tensors}
+    if grid is not None:
+        sizes["pixel_values"] = grid.prod(dim=1).tolist()
+    if any(sum(sizes[name]) != len(value) for name, value in tensors.items()):
+        return [dict(given)]
+    rows = {name: value.split_with_sizes(sizes[name]) for name, value in tensors.items()}
     return [{**given, **{name: parts[number] for name, parts in rows.items()}} for number in range(count)]
 
 

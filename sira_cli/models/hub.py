@@ -10,7 +10,7 @@ import json
 from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import httpx2
 from huggingface_hub import HfApi, constants, get_session, hf_hub_download, snapshot_download
@@ -59,8 +59,7 @@ class Checkpoint:
         return f"folder-{digest.hexdigest()[:12]}"
 
 
-@dataclass(frozen=True)
-class Download:
+class Download(NamedTuple):
     """A download that is about to start, to show to the user."""
 
     model: str
@@ -171,7 +170,7 @@ def _hub_errors(model: str, revision: str, size: str, offline: bool) -> Iterator
     try:
         yield
     except hub_errors.GatedRepoError:
-        way = f"accept its terms at {constants.ENDPOINT}/{model} and set HF_TOKEN (or `hf auth login`)"
+        way = f"accept its terms at {constants.ENDPOINT}/{model} and set HF_TOKEN"
         raise ModelNotFoundError(f"{model} is gated: {way}") from None
     except hub_errors.RevisionNotFoundError:
         raise ModelNotFoundError(f"{model} has no revision {revision!r}") from None
@@ -218,27 +217,23 @@ def check_usable(model: str, files: Collection[str], path_of: Callable[[str], st
     """Check that a repository or folder with these files is not known to be unusable."""
 
     def read(name: str) -> dict[str, Any]:
-        try:
-            content = json.loads(Path(path_of(name)).read_text(encoding="utf-8")) if name in files else {}
-        except (ValueError, RecursionError):  # damaged, which is reported elsewhere
-            content = {}
+        content: Any = None
+        with contextlib.suppress(ValueError, RecursionError):  # damaged, which is reported elsewhere
+            content = json.loads(Path(path_of(name)).read_text(encoding="utf-8")) if name in files else None
         return content if isinstance(content, dict) else {}
 
+    config = read("config.json")
+    quantized = config.get("quantization_config")
+    reason = AUTHORS_LLAVA if config.get("mm_vision_tower") else MODEL_TYPES.get(str(config.get("model_type")))
+    if config.get("quantization") and not (isinstance(quantized, dict) and quantized.get("quant_method")):
+        reason = "it is an MLX conversion, for Apple's MLX: take the original model"
     if not any(map(is_weights, files)):
         if "adapter_config.json" in files:
             base = read("adapter_config.json").get("base_model_name_or_path") or "its base model"
-            raise UnsupportedModelError(
-                f"{model} is an adapter (LoRA) of {base}, not a model: load {base} and the adapter with peft, "
-                "`merge_and_unload()`, save the result and the processor to a folder, and give that folder"
-            )
-        if any(name.endswith(".gguf") for name in files):
-            way = "take the original model, with safetensors weights"
-            raise UnsupportedModelError(f"{model} is a GGUF conversion, for llama.cpp: {way}")
-    config = read("config.json")
-    reason = AUTHORS_LLAVA if config.get("mm_vision_tower") else MODEL_TYPES.get(str(config.get("model_type")))
-    quantized = config.get("quantization_config")
-    if config.get("quantization") and not (isinstance(quantized, dict) and quantized.get("quant_method")):
-        reason = "it is an MLX conversion, for Apple's MLX: take the original model"
+            way = "load both with peft, `merge_and_unload()`, save the result and the processor, and give that folder"
+            reason = f"it is an adapter (LoRA) of {base}, not a model: {way}"
+        elif any(name.endswith(".gguf") for name in files):
+            reason = "it is a GGUF conversion, for llama.cpp: take the original model, with safetensors weights"
     if reason is not None:
         raise UnsupportedModelError(f"{model} cannot be used: {reason.format(model=model.rstrip('/'))}")
 

@@ -6,9 +6,8 @@ import os
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 import transformers
@@ -28,13 +27,21 @@ from sira_cli.errors import ModelNotFoundError, SettingsError, SiraError, Unsupp
 from sira_cli.files import from_home
 from sira_cli.methods.base import Method
 from sira_cli.models import presets
-from sira_cli.models.chat import parser_of
 from sira_cli.models.hub import find_checkpoint, find_config, first_line
-from sira_cli.models.packed import PackedConfig, can_pack, packed_bytes
-from sira_cli.models.placement import HALVES, check_quantization, on_processor, pick_device, place, quantization_config
+from sira_cli.models.placement import (
+    HALVES,
+    PackedConfig,
+    can_pack,
+    check_quantization,
+    on_processor,
+    packed_bytes,
+    pick_device,
+    place,
+    quantization_config,
+)
 from sira_cli.models.preset import Preset
 from sira_cli.models.presets import calibrated
-from sira_cli.models.processor import load_processor, read_settings
+from sira_cli.models.processor import load_processor, parser_of, read_settings
 from sira_cli.models.vocabulary import Vocabulary
 
 # Errors of transformers for torn weights, damaged JSON, sizes that do not match, a missing package, ...
@@ -48,11 +55,8 @@ _LOCK = threading.RLock()  # two simultaneous loads would reset each other's lim
 
 @contextmanager
 def reading(folder: Path) -> Iterator[None]:
-    """Read a checkpoint inside the block.
-
-    Transformers asks on stdin whether to run the code of a nested part; a time limit of 0 makes it fail instead.
-    """
-    with _LOCK:
+    """Read a checkpoint inside the block."""
+    with _LOCK:  # transformers asks on stdin whether to run the code of a nested part; without time it fails instead
         seconds = dynamic_module_utils.TIME_OUT_REMOTE_CODE
         dynamic_module_utils.TIME_OUT_REMOTE_CODE = 0
         try:
@@ -70,18 +74,16 @@ def reading(folder: Path) -> Iterator[None]:
 def read_config(folder: Path, *, trust_remote_code: bool = False) -> Any:
     """Read the config of a model for pictures and text."""
     stated = read_settings(folder, "config.json")
-    if not trust_remote_code and "auto_map" in stated and stated.get("model_type") not in CONFIG_MAPPING:
-        raise UnsupportedModelError(
-            f"{folder} holds a {stated.get('model_type')!r} model, which transformers does not have; its own Python "
-            "code runs only with `trust_remote_code=`. Look for the model's version for transformers (often ...-hf)"
-        )
+    kind = stated.get("model_type")
+    if not trust_remote_code and "auto_map" in stated and kind not in CONFIG_MAPPING:
+        way = "its own Python code runs only with `trust_remote_code=`. Look for transformers' version (often ...-hf)"
+        raise UnsupportedModelError(f"{folder} holds a {kind!r} model, which transformers does not have; {way}")
     config = AutoConfig.from_pretrained(folder, local_files_only=True, trust_remote_code=trust_remote_code)
     if not trust_remote_code and type(config) not in MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING:
         raise UnsupportedModelError(f"{folder} holds a {config.model_type!r} model, not one for pictures and text")
     for part in (config, *(getattr(config, name, None) for name in ("text_config", "vision_config"))):
         if (layers := getattr(part, "num_hidden_layers", None) or 0) > MOST_LAYERS:
-            expected = f"expected at most {MOST_LAYERS:,}"
-            raise UnsupportedModelError(f"{folder / 'config.json'}: {layers:,} layers; {expected}")
+            raise UnsupportedModelError(f"{folder}/config.json: {layers:,} layers; expected at most {MOST_LAYERS:,}")
     return config
 
 
@@ -119,8 +121,7 @@ def load_model(folder: Path, *, trust_remote_code: bool, packed: int | None = No
     return model
 
 
-@dataclass(frozen=True)
-class ModelFacts:
+class ModelFacts(NamedTuple):
     """L, the paper's K = L/2, the id of the image token, and the size of the weights."""
 
     layers: int
@@ -146,10 +147,7 @@ def inspect_model(preset: Preset, *, offline: bool = False) -> ModelFacts:
 
 
 def check_structure(folder: Path, preset: Preset) -> Any:
-    """Check that SIRA can follow a model, by its config.json, and return it without weights.
-
-    If the checkpoint's own code builds the model, nothing is checked, as it may need the weights.
-    """
+    """Check that SIRA can follow a model, by its config.json, and return it without weights; None: its code is own."""
     with reading(folder):
         if preset.load.trust_remote_code and "auto_map" in read_settings(folder, "config.json"):
             return None

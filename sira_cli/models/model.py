@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from transformers import GenerationConfig, LogitsProcessorList, StoppingCriteriaList
-from transformers.generation.streamers import BaseStreamer
 
 from sira_cli.core.arguments import CACHE
 from sira_cli.core.config import SiraConfig
@@ -23,11 +22,10 @@ from sira_cli.methods import require
 from sira_cli.methods.base import Ability, Method, PromptBatch
 from sira_cli.methods.prompts import Conversation, Prompt, pictures_of, turns_of
 from sira_cli.models import combinations
-from sira_cli.models.chat import parser_of
 from sira_cli.models.placement import devices_of
 from sira_cli.models.preset import Preset, check_text
 from sira_cli.models.presets import calibrated
-from sira_cli.models.processor import chat_inputs, check_chat, pad_to_square
+from sira_cli.models.processor import chat_inputs, check_chat, pad_to_square, parser_of
 from sira_cli.models.progress import NewTokens, Start, TextPieces, Trail, WordScores
 from sira_cli.models.sampling import SchemaMask, derived_seed, processors_of, sampler
 from sira_cli.models.schema import FollowingText, Schema
@@ -45,16 +43,12 @@ class LoadedModel:
 
     Attributes:
         model, processor: the Hugging Face objects.
-        preset: every setting in force.
-        method: the method's name; `decoder` is the method with its settings.
-        revision: version of the checkpoint.
+        preset, revision: every setting in force, and the version of the checkpoint.
+        method, decoder: the method's name, and the method with its settings.
         find_image: `[B, S]` input ids -> bool, P_img.
         sira: the settings of the fork, with the model's image tokens.
-        k, layers: K and L; K is 0 for a method without a fork.
-        alpha: the method's contrast strength; 0 for one without.
-        vocabulary: the tokenizer, token by token.
-        parser: separates reasoning from answers.
-        ends: the tokens that end a text.
+        k, layers, alpha: K (0 without a fork), L, and the contrast strength (0 without a contrast).
+        vocabulary, parser, ends: the tokenizer, token by token; what separates reasoning; the tokens that end a text.
         memo: what tasks keep from one batch to the next.
     """
 
@@ -163,19 +157,16 @@ class LoadedModel:
         at_once: bool = False,
         as_text: bool = False,
     ) -> Any:
-        """Return B pictures and prompts in the checkpoint's chat format; `as_text`: the texts alone.
-
-        `system` replaces the preset's; `at_once` asks for an answer after an empty thought, whatever `think` is.
-        """
+        """Return B pictures and prompts in the checkpoint's chat format, or the texts alone; `system` replaces the
+        preset's, and `at_once` asks for an answer after an empty thought, whatever `think` is."""
         think, system = self.preset.generation.think, system or self.preset.prompts.system
         more: dict[str, Any] = {"system": system, "think": think, "at_once": at_once, "as_text": as_text}
         return chat_inputs(self.processor, self.model.config.model_type, self._padded(images), prompts, **more)
 
     def _padded(self, images: Sequence[Shown]) -> Sequence[Shown]:
         """Return pictures as the model sees them: padded to squares, if the preset says so."""
-        if not self.preset.image.pad_to_square:
-            return images
-        return [pad_to_square(shown, self.processor.image_processor.image_mean) for shown in images]
+        mean = self.processor.image_processor.image_mean
+        return [pad_to_square(shown, mean) for shown in images] if self.preset.image.pad_to_square else images
 
     def prepare(
         self,
@@ -206,11 +197,10 @@ class LoadedModel:
         context = self.context
         for shown, tokens in zip(images, inputs["attention_mask"].sum(dim=1).tolist(), strict=True):
             if context is not None and tokens > context:
-                who, remedy = "a picture", "shorten it, or make the picture smaller"
-                if (pictures := len(pictures_of(shown))) > 1:
-                    who, remedy = f"{pictures} pictures", "give fewer pictures, or make them smaller"
-                whole = f"a prompt with {who} has {tokens:,} tokens, and the model's context holds {context:,}"
-                raise LongPromptError(f"{whole}: {remedy}", tokens=tokens)
+                pictures = len(pictures_of(shown))
+                whole = f"a prompt with {pictures} picture{'s' * (pictures > 1)} has {tokens:,} tokens, and the model's"
+                remedy = "shorten it, or give fewer or smaller pictures"
+                raise LongPromptError(f"{whole} context holds {context:,}: {remedy}", tokens=tokens)
 
     def to_device(self, inputs: Any) -> Any:
         """Move prepared inputs to the model's device, and pixels to its precision."""
@@ -255,53 +245,39 @@ class LoadedModel:
         `greedy` the CF stream is then also computed, but has no part in the choice. `seeds` are from `text_seeds`,
         `start` is the beginning of the texts, `trail` receives the method's reusable computations.
         """
-        settings = self.preset.generation
-        rows = len(inputs["input_ids"])
+        settings, mask, steps = self.preset.generation, inputs["attention_mask"], list[Step]()
+        rows, columns = mask.shape
         seeds = self.text_seeds([""] * rows, [str(row) for row in range(rows)]) if seeds is None else seeds
         start = start or Start([[]] * rows)
-        streamer: BaseStreamer | None = None
-        steps: list[Step] = []
+        one_text = settings.num_beams == 1 and Ability.BATCHES in self.decoder.abilities  # not a method's own search
+        picking: dict[str, Any] = {"do_sample": False, "num_beams": settings.num_beams}
         if on_tokens is not None:
             combinations.check(self.preset, self.decoder, streams="looking at both streams")
-            streamer = NewTokens(lambda tokens: on_tokens(tokens, steps.pop(0)))  # on mps tokens come a step late
+            picking["on_step"] = steps.append
+            picking["streamer"] = NewTokens(lambda new: on_tokens(new, steps.pop(0)))  # on mps tokens come a step late
         elif on_new is not None:
-            streamer = NewTokens(on_new)
+            picking["streamer"] = NewTokens(on_new)
         elif on_text is not None and settings.num_beams == 1 and not self.decoder.own_search:
-            streamer = TextPieces(self.parser.begin(), on_text)
-        picking: dict[str, Any] = {"do_sample": False}
-        rowwise = settings.num_beams == 1 and Ability.BATCHES in self.decoder.abilities  # not a method's own search
-        if settings.temperature > 0 and not rowwise:
-            picking = {"do_sample": True, "temperature": settings.temperature, "top_p": settings.top_p}
-            picking |= {"top_k": settings.top_k, "min_p": settings.min_p or None}
-        if start.stopping:
-            picking["stopping_criteria"] = StoppingCriteriaList(start.stopping)
-        mask, processors = inputs["attention_mask"], LogitsProcessorList()
+            picking["streamer"] = TextPieces(self.parser.begin(), on_text)
+        processors = LogitsProcessorList()
         if schemas is not None:  # first, as the others leave all tokens that are left rather than none
-            processors.append(SchemaMask([self.following(each) for each in schemas], mask.shape[1]))
+            processors.append(SchemaMask([self.following(each) for each in schemas], columns))
         processors += [*processors_of(settings, mask), *start.processors]
-        if settings.temperature > 0 and rowwise:
+        if settings.temperature > 0 and one_text:
             processors += sampler(seeds, settings, start.in_inputs)
-        if processors:
-            picking["logits_processor"] = processors
-        cache = start.cache
-        if trail is not None and self.leaves_trail:
-            cache = trail.begin(self.model, cache)
-        if cache is not None:
-            picking[CACHE] = cache
-        ruling_out = schemas is not None or bool(start.processors)
+        elif settings.temperature > 0:
+            picking |= {"do_sample": True, "temperature": settings.temperature, "top_p": settings.top_p}
+            picking |= {"top_k": settings.top_k, "min_p": settings.min_p or None}
+        cache = trail.begin(self.model, start.cache) if trail is not None and self.leaves_trail else start.cache
+        picking |= {"stopping_criteria": StoppingCriteriaList(start.stopping)} if start.stopping else {}
+        picking |= {"logits_processor": processors} if processors else {}
+        picking |= {CACHE: cache} if cache is not None else {}
+        new_tokens = (start.new_tokens or settings.max_new_tokens) - start.in_inputs
         cuda = [self.model.device] if self.model.device.type == "cuda" else []
+        ruling_out = schemas is not None or bool(start.processors)
         with torch.random.fork_rng(cuda), cut_offs_kept() if ruling_out else nullcontext():
             torch.manual_seed(seeds[0])  # for sampling that is not row by row
-            output = self.decode(
-                inputs,
-                (start.new_tokens or settings.max_new_tokens) - start.in_inputs,
-                task,
-                on_step=None if on_tokens is None else steps.append,
-                num_beams=settings.num_beams,
-                streamer=streamer,
-                **picking,
-            )
-        return output[:, inputs["input_ids"].shape[1] :]
+            return self.decode(inputs, new_tokens, task, **picking)[:, columns:]
 
     def following(self, schema: Schema | None) -> FollowingText | None:
         """Return an empty text that follows a schema; None without one."""
@@ -321,25 +297,20 @@ class LoadedModel:
         **how: Any,
     ) -> list[Answer]:
         """Decode each row of prepared inputs; `words` scores the words, the other arguments are those of `generate`."""
-        inputs = self.to_device(inputs)
-        scores = WordScores(self.parser, self.sira.alpha) if words else None
-        watchers = [watcher for watcher in (scores.add if scores else None, on_tokens) if watcher is not None]
+        inputs, scores = self.to_device(inputs), WordScores(self.parser, self.sira.alpha)
 
         def watch(new: list[int], step: Step) -> None:
-            for watcher in watchers:
-                watcher(new, step)
+            scores.add(new, step)
+            if on_tokens is not None:
+                on_tokens(new, step)
 
-        how |= {"trail": trail, "schemas": schemas, "on_tokens": watch if watchers else None}
+        how |= {"trail": trail, "schemas": schemas, "on_tokens": watch if words else on_tokens}
         tokens = self.generate(inputs, on_text, **how).tolist()
         if trail is not None:
             trail.end(tokens)
         rows = zip(tokens, *self.lengths(inputs), schemas or [None] * len(tokens), strict=True)
         answers = [self.answer_of(*row) for row in rows]
-        if scores is not None:
-            for number, answer in enumerate(answers):
-                own = [word for word in scores.words(number, answer.output_tokens) if word["end"] <= len(answer.text)]
-                answers[number] = replace(answer, words=own)
-        return answers
+        return [scores.added_to(*each) for each in enumerate(answers)] if words else answers
 
     def answer_of(
         self, row: list[int], image_tokens: int = 0, prompt_tokens: int = 0, schema: Schema | None = None
@@ -347,25 +318,20 @@ class LoadedModel:
         """Return the answer of a text's new tokens, which may be padded, with the counts of its prompt."""
         row = self.ends.until_end(row)
         reason, parsed = self.ends.finish_reason(row), self.parser.parse(row)
-        error, warnings, total = "", tuple[str, ...](), prompt_tokens + len(row)
-        if parsed.inside or (reason != "stop" and parsed.reasoning and not parsed.text):
-            ways = ["raise max_new_tokens"] if reason == "length" else []
-            ways += ["switch thinking off"] if self.preset.generation.think else []
-            error = f"ended inside its reasoning after {len(row)} tokens" + f"; {' or '.join(ways)}" * bool(ways)
-        if self.context is not None and total > self.context:
-            warnings = (f"prompt and text have {total:,} tokens, past the model's context of {self.context:,}",)
         answer = Answer(
-            text="" if error else parsed.text,
-            finish_reason=reason,
-            image_tokens=image_tokens,
-            prompt_tokens=prompt_tokens,
-            output_tokens=len(row),
-            error=error,
+            *(parsed.text, reason, image_tokens, prompt_tokens, len(row)),
             reasoning=parsed.reasoning if parsed.reasoning or self.parser.expects else None,
             reasoning_tokens=parsed.reasoning_tokens,
             tokens=tuple(row),
-            warnings=warnings,
         )
+        if parsed.inside or (reason != "stop" and parsed.reasoning and not parsed.text):
+            ways = ["raise max_new_tokens"] * (reason == "length")
+            ways += ["switch thinking off"] * self.preset.generation.think
+            error = f"ended inside its reasoning after {len(row)} tokens" + f"; {' or '.join(ways)}" * bool(ways)
+            answer = replace(answer, text="", error=error)
+        if self.context is not None and (total := prompt_tokens + len(row)) > self.context:
+            remark = f"prompt and text have {total:,} tokens, past the model's context of {self.context:,}"
+            answer = replace(answer, warnings=(remark,))
         return answer if schema is None else schema.answer(answer)
 
     def choose(self, inputs: Any, choices: Sequence[str]) -> list[Answer]:
@@ -373,23 +339,15 @@ class LoadedModel:
         require(self.decoder, Ability.TRACES, "choosing among given answers")
         inputs = self.to_device(inputs)
         tokens = [self.vocabulary.encode_after(inputs["input_ids"][0].tolist(), choice) for choice in choices]
-        if len(choices) < 2 or not all(tokens):
-            raise SettingsError(f"choices {', '.join(choices)!r}: expected two or more answers, such as Yes,No")
-        if len({*map(tuple, tokens)}) < len(tokens):
-            raise SettingsError(
-                f"choices {', '.join(choices)!r}: two of them are the same tokens; give each answer once"
-            )
+        if len(choices) < 2 or not all(tokens) or len({*map(tuple, tokens)}) < len(tokens):
+            raise SettingsError(f"choices {', '.join(choices)!r}: expected two or more different answers, as Yes,No")
         sums = torch.stack([self._logprobs(inputs, ids) for ids in tokens])  # [C, 3, B]
         shares, best, answers = sums.softmax(dim=0), sums[:, 2].argmax(dim=0).tolist(), []
         for row, (image_tokens, prompt_tokens) in enumerate(zip(*self.lengths(inputs), strict=True)):
-            scored = [
-                {
-                    "choice": choice,
-                    "logprob": dict(zip(VIEWS, sums[number, :, row].tolist(), strict=True)),
-                    "probability": dict(zip(VIEWS, shares[number, :, row].tolist(), strict=True)),
-                }
-                for number, choice in enumerate(choices)
-            ]
+            scored = []
+            for number, choice in enumerate(choices):
+                views = [dict(zip(VIEWS, each[number, :, row].tolist(), strict=True)) for each in (sums, shares)]
+                scored.append({"choice": choice, "logprob": views[0], "probability": views[1]})
             picked, length = choices[best[row]], len(tokens[best[row]])
             answers.append(Answer(picked, "stop", image_tokens, prompt_tokens, length, choices=scored))
         return answers

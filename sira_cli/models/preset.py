@@ -171,38 +171,28 @@ def _check_methods(given: dict[str, dict[str, JsonValue]]) -> dict[str, dict[str
 
 
 class Preset(Strict):
-    """A model and everything that decides its answers.
-
-    Attributes:
-        family: heading of the preset in `sira presets list`.
-        download_gb: size of the weights; only for messages.
-        methods: settings of methods other than `sira` that differ from their defaults, by method and name.
-        text: changes to captions and answers, but not to answers of benchmarks.
-    """
+    """A model and everything that decides its answers."""
 
     name: str = ""
     description: str = ""
-    family: str = ""
+    family: str = ""  # heading of the preset in `sira presets list`
     model: str = Field(min_length=1)
     revision: str = "main"
-    download_gb: float | None = Field(default=None, gt=0)
+    download_gb: float | None = Field(default=None, gt=0)  # size of the weights; only for messages
     sira: SiraSettings = SiraSettings()
+    # Settings of methods other than `sira` that differ from their defaults, by method and name.
     methods: Annotated[dict[str, dict[str, JsonValue]], AfterValidator(_check_methods)] = {}
     image_tokens: ImageTokens = ImageTokens()
     prompts: Prompts = Prompts()
     generation: Generation = Generation()
     load: Load = Load()
     image: ImageSettings = ImageSettings()
-    text: TextSettings = TextSettings()
+    text: TextSettings = TextSettings()  # changes to captions and answers, but not to answers of benchmarks
     verify: VerifySettings = VerifySettings()
     guide: GuideSettings = GuideSettings()
 
     def method(self, name: str | Method) -> Method:
-        """Return a method with this preset's settings for it; one that is given with its settings stays.
-
-        Raises:
-            SettingsError: the method does not exist.
-        """
+        """Return a method with this preset's settings for it; one that is given with its settings stays."""
         return find_method(name).with_values(**(self.methods.get(name, {}) if isinstance(name, str) else {}))
 
     @property
@@ -236,14 +226,7 @@ class Preset(Strict):
         return self.model_copy(update={"text": TextSettings()})
 
     def with_settings(self, /, **settings: Any) -> Preset:
-        """Return the same preset with single values replaced; None keeps a value.
-
-        Args:
-            **settings: keys as in `full_key`, such as `generation.top_p` or `top_p`; `prompt` is the caption prompt.
-
-        Raises:
-            SettingsError: a value is not valid, or a name is not a key.
-        """
+        """Return the same preset with values replaced, such as `generation.top_p` or `top_p`; None keeps a value."""
         return self.with_values(**{name: value for name, value in settings.items() if value is not None})
 
     def with_values(self, /, **settings: Any) -> Preset:

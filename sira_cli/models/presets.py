@@ -28,24 +28,18 @@ BUNDLED_FOLDER = _PACKAGE / "demo" / "model"
 SHIPPED_CALIBRATIONS = _PACKAGE / "demo" / "calibrations"  # the bundled model's
 
 
-class _UniqueKeys(yaml.SafeLoader):
-    """YAML in which a duplicate key is an error; plain YAML would use the last."""
+class _Loader(yaml.SafeLoader):
+    """YAML in which the keys `yes` and `no` are words, and no truth values."""
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
-        """Called by PyYAML for each mapping; the keys `yes` and `no` are no truth values."""
+        """Called by PyYAML for each mapping."""
         for key, _ in node.value:
-            key.tag = "tag:yaml.org,2002:str" if key.tag == "tag:yaml.org,2002:bool" else key.tag
-        keys = [self.construct_object(key, deep=True) for key, _ in node.value]
-        for index, key in enumerate(keys):
-            if key in keys[:index]:
-                mark = node.value[index][0].start_mark
-                raise yaml.constructor.ConstructorError(None, None, f"`{key}` is given twice", mark)
+            key.tag = key.tag.replace(":bool", ":str")
         return super().construct_mapping(node, deep)
 
 
 def for_model(model: str) -> Preset:
-    """Return the preset of a model id or folder: K = L/2, alpha = 0.5, image tokens from its config; picture sizes,
-    the system prompt and the second look from the shipped preset of the same id, if it exists."""
+    """Return the preset of a model id or folder: sizes, system prompt and look of the shipped one, if it exists."""
     like = shipped_for(model) or Preset(model=model)
     prompts = Prompts(system=like.prompts.system)
     return Preset(model=model, image=like.image, prompts=prompts, verify=like.verify)
@@ -64,7 +58,7 @@ def shipped() -> Iterator[Preset]:
 def read(path: Path) -> Preset:
     """Read the preset in a YAML file."""
     try:
-        values = yaml.load(path.read_text(encoding="utf-8"), _UniqueKeys)  # a SafeLoader
+        values = yaml.load(path.read_text(encoding="utf-8"), _Loader)
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)
         where = f" line {mark.line + 1}, column {mark.column + 1}:" if mark else ""
@@ -88,13 +82,10 @@ def find(name: str) -> Preset:
         if not path.is_file():
             raise SettingsError(f"preset file {name} does not exist (a model id or a folder goes to `model=`)")
         return read(path)
-    known = available()
-    if name not in known:
-        raise SettingsError(
-            f"no preset named {name!r}{nearest(name, known)}; `sira presets list` shows all "
-            "(a model id or a folder goes to `model=`)"
-        )
-    return read(known[name])
+    if name in (known := available()):
+        return read(known[name])
+    others = "`sira presets list` shows all (a model id or a folder goes to `model=`)"
+    raise SettingsError(f"no preset named {name!r}{nearest(name, known)}; {others}")
 
 
 def resolve(source: str) -> Preset:
@@ -153,10 +144,8 @@ def calibrated(method: Method, model: str, revision: str) -> Method:
         method = replace(method, calibration=str(path))
     origin = method.read().origin
     if origin.revision != revision:
-        raise SettingsError(
-            f"{method.calibration}: made for {origin.model} ({origin.revision}), not for {model} ({revision}): "
-            f"make one with `{how}`"
-        )
+        made = f"made for {origin.model} ({origin.revision}), not for {model} ({revision}): make one with `{how}`"
+        raise SettingsError(f"{method.calibration}: {made}")
     return method
 
 

@@ -1,4 +1,4 @@
-"""A checkpoint's processor (tokenizer, image processor, chat template), loaded from its own files.
+"""A checkpoint's processor (tokenizer, image processor, chat template), from its own files, and prompts in its form.
 
 Several families' processors need a video processor, which needs torchvision. They are loaded without it.
 """
@@ -11,21 +11,25 @@ import json
 import shutil
 import sys
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from importlib.metadata import version
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from jinja2 import Environment, TemplateError, meta
 from PIL import Image
 from transformers import AutoConfig, AutoProcessor
 from transformers.models.auto.processing_auto import PROCESSOR_MAPPING, processor_class_from_name
 from transformers.processing_utils import ProcessorMixin
 
-from sira_cli.errors import HugePictureError, PictureError, SettingsError, SiraError, UnsupportedModelError
-from sira_cli.methods.prompts import Prompt, pictures_of, turns_of
-from sira_cli.models.chat import Chats, template_of
+from sira_cli.errors import PictureError, SettingsError, SiraError, UnsupportedModelError
+from sira_cli.methods.prompts import Prompt, Turn, pictures_of, turns_of
+from sira_cli.models.hub import first_line
 from sira_cli.models.preset import ImageSettings
+from sira_cli.models.vocabulary import ReasoningParser, Vocabulary, left_open
 from sira_cli.pictures.names import one_line
 
 if TYPE_CHECKING:
@@ -43,19 +47,16 @@ def load_processor(folder: Path, *, image: ImageSettings | None = None, trust_re
     if trust_remote_code:
         processor = AutoProcessor.from_pretrained(folder, trust_remote_code=True, local_files_only=True)
     else:
+        kind, how = _without_video(_processor_class(folder)), {"local_files_only": True, "trust_remote_code": False}
         with _todays_names(folder) as files:
-            processor = _without_video(_processor_class(folder)).from_pretrained(
-                files, local_files_only=True, trust_remote_code=False
-            )
+            processor = kind.from_pretrained(files, **how)
     if hasattr(processor, "num_additional_image_tokens"):
         _complete_counting(processor, folder, trust_remote_code)
     tokenizer = processor.tokenizer
     if tokenizer.pad_token_id is None:
         if tokenizer.eos_token is None:
-            raise UnsupportedModelError(
-                f"the tokenizer in {folder} has neither a padding token nor an end token: name one in "
-                "tokenizer_config.json (pad_token)"
-            )
+            lacking = "neither a padding token nor an end token: name one in tokenizer_config.json (pad_token)"
+            raise UnsupportedModelError(f"the tokenizer in {folder} has {lacking}")
         tokenizer.pad_token = tokenizer.eos_token
     tokenizer.padding_side = "left"  # generation continues at the right end
     limit_size(processor, image or ImageSettings())
@@ -76,14 +77,10 @@ def chat_inputs(
     """Convert prompts with their pictures to the model's inputs, in the checkpoint's chat format, or to texts of it."""
     seen = [pictures_of(shown) for shown in images]
     check_pictures(processor, seen)
-    template = template_of(processor)
-    if template is None:
+    if (template := template_of(processor)) is None:
         if model_type not in PROMPTS_WITHOUT_TEMPLATE:
-            raise UnsupportedModelError(
-                "the checkpoint has no chat template (chat_template.jinja), so its prompt format is unknown: add one"
-            )
-        before, each, after = PROMPTS_WITHOUT_TEMPLATE[model_type]
-        texts = []
+            raise UnsupportedModelError("the checkpoint has no chat template (chat_template.jinja): add one")
+        (before, each, after), texts = PROMPTS_WITHOUT_TEMPLATE[model_type], list[str]()
         for prompt, own in zip(prompts, seen, strict=True):
             check_chat(processor, prompt, system)
             text = f"{system} " * bool(system) + turns_of(prompt)[0].text
@@ -101,31 +98,22 @@ def chat_inputs(
 
 def check_chat(processor: Any, prompt: Prompt, system: str, pictures: int = 1) -> None:
     """Check that the checkpoint's chat format can hold all turns of a conversation, and all pictures of a message."""
-    template = template_of(processor)
-    if template is None:
-        if len(turns_of(prompt)) == 1:
-            return  # `PROMPTS_WITHOUT_TEMPLATE` takes any number of pictures, before the text
-        raise SettingsError(
-            "the checkpoint has no chat template, so it has no format for several turns: send one user message "
-            "with one picture"
-        )
-    count = sum(turn.pictures for turn in turns_of(prompt, pictures))
-    Chats(processor, template, system).chat(prompt, ["picture"] * count)
+    turns = turns_of(prompt, pictures)
+    if (template := template_of(processor)) is not None:
+        Chats(processor, template, system).chat(prompt, ["picture"] * sum(turn.pictures for turn in turns))
+    elif len(turns) > 1:  # in one turn, `PROMPTS_WITHOUT_TEMPLATE` takes any number of pictures before the text
+        raise SettingsError("the checkpoint has no chat template for turns: send one user message with one picture")
 
 
 def pixel_library(processor: Any) -> str:
-    """Return the library that makes a picture's pixels (torchvision, if installed and used), with its version.
-
-    The two round differently: by up to 0.16, in units of the spread of pixels in training.
-    """
+    """Return the library that makes a picture's pixels, with its version: Pillow and torchvision round differently."""
     library = getattr(processor.image_processor, "backend", "pil").replace("pil", "pillow")
     return f"{library} {version(library)}"
 
 
 def refused(name: str, error: Exception) -> PictureError:
     """Turn any error of an image processor into the picture's error."""
-    reason = str(error).strip().splitlines() or [type(error).__name__]
-    return PictureError(f"{one_line(name)}: the image processor refused it: {reason[0]}")
+    return PictureError(f"{one_line(name)}: the image processor refused it: {first_line(error)}")
 
 
 @contextmanager
@@ -142,35 +130,25 @@ def refusing(name: str) -> Iterator[None]:
 def _processor_class(folder: Path) -> Any:
     """Return the class named in the files, in AutoProcessor's order; else that of the model type."""
     for file in ("processor_config.json", "preprocessor_config.json", "tokenizer_config.json"):
-        name = read_settings(folder, file).get("processor_class")
-        if name is not None:
-            named = processor_class_from_name(name)
-            if named is None:
-                names = f"{folder / file} names the processor class {name!r}"
-                raise UnsupportedModelError(f"{names}, which this transformers does not have")
+        if (name := read_settings(folder, file).get("processor_class")) is not None:
+            if (named := processor_class_from_name(name)) is None:
+                raise UnsupportedModelError(f"{folder / file}: this transformers has no {name!r}")
             return _importable(named)
     config = AutoConfig.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
     if type(config) not in PROCESSOR_MAPPING:
-        raise UnsupportedModelError(
-            f"{folder}: model type {config.model_type!r} has no processor for pictures and text"
-        )
+        raise UnsupportedModelError(f"{folder}: {config.model_type!r} has no processor for pictures and text")
     return _importable(PROCESSOR_MAPPING[type(config)])
 
 
 def _importable(named: Any) -> Any:
-    """Return `named`, or the real class if transformers has a dummy because torchvision is missing.
-
-    PixtralProcessor's module imports one function, not needed here, from the image processor that
-    uses torchvision. The one that uses Pillow has the same function, and replaces it during the import.
-    """
+    """Return `named`, or the real class if transformers has a dummy because torchvision is missing."""
     if not getattr(named, "is_dummy", False):
         return named
     if named.__name__ != "PixtralProcessor":
         raise UnsupportedModelError(f"{named.__name__} needs torchvision: pip install torchvision")
-    package = "transformers.models.pixtral"
+    package = "transformers.models.pixtral"  # imports a function that the image processor for Pillow also has
     absent = f"{package}.image_processing_pixtral"
-    stand_in = importlib.import_module(f"{package}.image_processing_pil_pixtral")
-    sys.modules[absent] = stand_in
+    sys.modules[absent] = importlib.import_module(f"{package}.image_processing_pil_pixtral")
     try:
         return importlib.import_module(f"{package}.processing_pixtral").PixtralProcessor
     finally:
@@ -240,82 +218,59 @@ def _complete_counting(processor: Any, folder: Path, trust_remote_code: bool) ->
     """Set what LLaVA's processors count image tokens by, where files from before autumn 2024 lack it."""
     stated = read_settings(folder, "processor_config.json")
     names = ("patch_size", "vision_feature_select_strategy", "num_additional_image_tokens")
-    if all(stated.get(name) is not None for name in names):
+    if not (missing := [name for name in names if stated.get(name) is None]):
         return
     config = AutoConfig.from_pretrained(folder, local_files_only=True, trust_remote_code=trust_remote_code)
     vision = getattr(config, "vision_config", None)
-    known = {
-        "patch_size": getattr(vision, "patch_size", None),
-        "vision_feature_select_strategy": getattr(config, "vision_feature_select_strategy", None),
-        "num_additional_image_tokens": CLASS_TOKENS.get(getattr(vision, "model_type", ""), 0),
-    }
-    for name, value in known.items():
-        if stated.get(name) is None:
-            if value is None:
-                raise UnsupportedModelError(
-                    f"{folder}: neither processor_config.json nor config.json has {name}, without which image tokens "
-                    "cannot be counted: add it to processor_config.json"
-                )
-            setattr(processor, name, value)
+    own = (getattr(vision, names[0], None), getattr(config, names[1], None))
+    known = dict(zip(names, (*own, CLASS_TOKENS.get(getattr(vision, "model_type", ""), 0)), strict=True))
+    for name in missing:
+        if known[name] is None:
+            raise UnsupportedModelError(
+                f"{folder}: image tokens cannot be counted without {name}: add it to processor_config.json"
+            )
+        setattr(processor, name, known[name])
 
 
 def limit_size(processor: Any, settings: ImageSettings) -> None:
     """Set limits on a processor; transformers keeps the pixels of a resized picture as the edges of `size`."""
-    if not settings.given().keys() - {"pad_to_square"}:
-        return
+    given = settings.given()
+    given.pop("pad_to_square", None)
     images = processor.image_processor
     options, size = images.valid_kwargs.__annotations__, dict(images.size or {})
-    least, most, tiles, edge = settings.min_pixels, settings.max_pixels, settings.max_tiles, settings.longest_edge
-    kind, has_edge = type(images).__name__, "longest_edge" in size
-
-    def check(name: str, able: bool, given: int = 0, minimum: int = 0, unit: str = "") -> None:
-        if not able:
-            raise SettingsError(f"image.{name}: {kind} has no such limit")
-        if given < minimum:
-            raise SettingsError(f"image.{name}: {given} is below the processor's minimum of {minimum} {unit}")
-
-    def set_option(name: str, value: Any) -> None:
-        """Set an option, and the enclosing processor's default if it would override it."""
-        setattr(images, name, value)
-        processor.images_kwargs = {**(getattr(processor, "images_kwargs", None) or {}), name: value}
-
-    if least is not None or most is not None:
-        check("min_pixels" if most is None else "max_pixels", "max_pixels" in options and has_edge)
-        if least is not None:
-            check("min_pixels", True, least, (images.patch_size * images.merge_size) ** 2, "pixels")
-            size["shortest_edge"] = least
-        if most is not None:
-            check("max_pixels", True, most, size["shortest_edge"], "pixels (min_pixels)")
-            size["longest_edge"] = most
-        if size["shortest_edge"] > size["longest_edge"]:
-            raise SettingsError(
-                f"image.min_pixels: {size['shortest_edge']} is more than the {size['longest_edge']} that {kind} "
-                "shrinks pictures to: also give max_pixels"
-            )
-        images.size = size
-    if tiles is not None:
-        check("max_tiles", "max_patches" in options)
-        check("max_tiles", True, tiles, images.min_patches, "tiles")
-        set_option("max_patches", tiles)
-    if edge is not None:
-        tile = dict(getattr(images, "max_image_size", None) or {}).get("longest_edge", 1)  # SmolVLM, Idefics3
-        check("longest_edge", has_edge and "max_pixels" not in options, edge, tile, "pixels, one tile")
-        images.size = {"longest_edge": edge}
-    if settings.pan_and_scan is not None:
-        check("pan_and_scan", "do_pan_and_scan" in options)
-        set_option("do_pan_and_scan", settings.pan_and_scan)
+    edges, by_pixels = "longest_edge" in size, "max_pixels" in options
+    able = {"min_pixels": by_pixels and edges, "max_pixels": by_pixels and edges, "longest_edge": edges > by_pixels}
+    able |= {"max_tiles": "max_patches" in options, "pan_and_scan": "do_pan_and_scan" in options}
+    least: dict[str, Callable[[], Any]] = {
+        "min_pixels": lambda: (images.patch_size * images.merge_size) ** 2,
+        "max_pixels": lambda: given.get("min_pixels", size["shortest_edge"]),
+        "longest_edge": lambda: dict(getattr(images, "max_image_size", None) or {}).get("longest_edge", 1),  # a tile
+        "max_tiles": lambda: images.min_patches,
+        "pan_and_scan": lambda: False,
+    }
+    for name, value in given.items():
+        if not able[name]:
+            raise SettingsError(f"image.{name}: {type(images).__name__} has no such limit")
+        if value < (minimum := least[name]()):
+            raise SettingsError(f"image.{name}: {value} is below the processor's minimum of {minimum}")
+    smallest, most = given.get("min_pixels", 0), given.get("max_pixels", size.get("longest_edge", 0))
+    if smallest > most:
+        raise SettingsError(f"image.min_pixels: {smallest} is more than the maximum of {most}: also give max_pixels")
+    edges_of = {"min_pixels": "shortest_edge", "max_pixels": "longest_edge", "longest_edge": "longest_edge"}
+    if own := {edges_of[name]: value for name, value in given.items() if name in edges_of}:
+        images.size = own if "longest_edge" in given else size | own
+    for name, option in (("max_tiles", "max_patches"), ("pan_and_scan", "do_pan_and_scan")):
+        if name in given:  # also as the enclosing processor's default, which would override it
+            setattr(images, option, given[name])
+            processor.images_kwargs = {**(getattr(processor, "images_kwargs", None) or {}), option: given[name]}
 
 
 def pad_to_square(shown: Shown, mean: Sequence[float]) -> list[Image.Image]:
     """Pad pictures to squares with bars of one colour, as LLaVA-1.5's authors do."""
-    squares, most = [], 2 * (Image.MAX_IMAGE_PIXELS or 0)  # as where pictures are opened
+    squares = []
     for picture in pictures_of(shown):
         side = max(picture.size)
-        if most and side**2 > most:
-            raise HugePictureError(
-                f"padded to a square, a picture of {picture.width} x {picture.height} would have {side**2:,} pixels; "
-                f"expected at most {most:,}"
-            )
+        _check_size(picture.size, (side, side), 2 * (Image.MAX_IMAGE_PIXELS or side**2))  # as where pictures are opened
         square = Image.new(picture.mode, (side, side), tuple(int(255 * channel) for channel in mean))
         square.paste(picture, ((side - picture.width) // 2, (side - picture.height) // 2))
         squares.append(square)
@@ -328,25 +283,147 @@ MOST_SQUARE = 2**27  # pixels of the square into which a picture is put before i
 
 def check_pictures(processor: Any, images: Sequence[Shown]) -> None:
     """Check that the checkpoint's image processor does not make a picture too large."""
+    own = processor.image_processor
+    size = {name for name, value in dict(getattr(own, "size", None) or {}).items() if value}
+    tiled = hasattr(own, "image_grid_pinpoints")  # LLaVA-NeXT resizes only squares by their edge
     for width, height in (picture.size for shown in images for picture in pictures_of(shown)):
-        for (new_width, new_height), most in _sizes(processor.image_processor, width, height):
-            if new_width * new_height > most:
-                raise ValueError(
-                    f"its {width:,} x {height:,} pixels would become {new_width:,} x {new_height:,}, and {most:,} "
-                    "pixels are the limit: crop it, or scale its longer side down"
-                )
+        short, long = sorted((width, height))
+        if type(own).__name__.startswith("LlavaImageProcessor") and own.do_pad:
+            _check_size((width, height), (long, long), MOST_SQUARE)
+            short = long
+        if size == {"shortest_edge"} and not tiled and own.do_resize:
+            edge = own.size["shortest_edge"]
+            new = edge, edge * long // short
+            _check_size((width, height), new if width <= height else new[::-1], MOST)
 
 
-def _sizes(image_processor: Any, width: int, height: int) -> list[tuple[tuple[int, int], int]]:
-    """Return a picture's sizes during processing that depend on its shape, each with its limit."""
-    found = []
-    if type(image_processor).__name__.startswith("LlavaImageProcessor") and image_processor.do_pad:
-        width = height = max(width, height)
-        found.append(((width, height), MOST_SQUARE))
-    size = {name for name, value in dict(getattr(image_processor, "size", None) or {}).items() if value}
-    tiled = hasattr(image_processor, "image_grid_pinpoints")  # LLaVA-NeXT resizes only squares by their edge
-    if size == {"shortest_edge"} and not tiled and image_processor.do_resize:
-        short = image_processor.size["shortest_edge"]
-        long = short * max(width, height) // min(width, height)
-        found.append(((short, long) if width <= height else (long, short), MOST))
-    return found
+def _check_size(size: tuple[int, int], new: tuple[int, int], most: int) -> None:
+    if new[0] * new[1] > most:
+        raise ValueError(
+            f"its {size[0]:,} x {size[1]:,} pixels would become {new[0]:,} x {new[1]:,}, and {most:,} pixels are the "
+            "limit: crop it, or scale its longer side down"
+        )
+
+
+Chat = list[dict[str, Any]]
+_SYNTAX = Environment(extensions=["jinja2.ext.loopcontrols"])
+SWITCHES = ("enable_thinking", "thinking")  # variables by which templates ask for reasoning before an answer
+_PROBE = "?!?"  # the user's message when only the template's additions matter
+
+
+def template_of(processor: Any) -> str | None:
+    """Return the chat template of a checkpoint's processor; None if it has none."""
+    template: str | None = processor.chat_template or processor.tokenizer.chat_template
+    return template
+
+
+def thinking(template: str, think: bool) -> dict[str, bool]:
+    """Return the variables that switch reasoning on or off, in a chat template that has such a switch."""
+    try:
+        names = meta.find_undeclared_variables(_SYNTAX.parse(template))
+    except TemplateError:  # the template has its own tags
+        return {}
+    return {name: think for name in SWITCHES if name in names}
+
+
+def parser_of(processor: Any, vocabulary: Vocabulary, *, system: str, think: bool) -> ReasoningParser:
+    """Return the parser of a model's reasoning; to `think` needs a switch in its template, or one that always does."""
+    template = template_of(processor) or ""
+    tail = Chats(processor, template, system, think=think).tail() if template else ""
+    if think and not (thinking(template, True) or left_open(tail)):
+        raise SettingsError(
+            f"`think=`: the model's chat template has no switch for reasoning, such as {SWITCHES[0]}: leave it out, or "
+            "use a model that has one. Reasoning that a model writes by itself is separated without it"
+        )
+    return ReasoningParser(vocabulary, template, tail, think=think)
+
+
+class Chats:
+    """The message format of a chat template: with `template` and `switches`, messages are rendered."""
+
+    def __init__(
+        self, processor: Any, template: str, system: str, *, think: bool = False, at_once: bool = False
+    ) -> None:
+        self._processor, self._system = processor, system
+        self.template, self.switches = template, thinking(template, think)
+        # Some templates take text as a message's content (JoyCaption), and place the image token themselves: pictures
+        # are passed separately. They fail on a list, or print it like Python, with quotes around the text.
+        self.plain = False
+        probe = self._rendered([self._message("user", _PROBE, ["image"])])
+        self.plain = probe is None or f"'{_PROBE}'" in probe
+        messages = [self._message("system", system), self._message("user", "?")]
+        self._takes_system = not system or system in (self._rendered(messages) or "")  # some omit it, some refuse it
+        if at_once:
+            tail = self.tail()
+            if (markers := left_open(tail)) is not None:
+                broken = tail.endswith(f"{markers.opening}\n")
+                closing = f"\n{markers.closing}\n\n" if broken else markers.closing  # as templates with a switch do
+                self.template = f"{template.removesuffix(chr(10))}{{{{ {closing!r} }}}}"
+
+    def tail(self) -> str:
+        """Return the template's text after a user message; empty if it refuses a single message."""
+        return (self._rendered([self._message("user", _PROBE, ["image"])]) or "").rpartition(_PROBE)[2]
+
+    def chat(self, prompt: Prompt, images: Sequence[Any]) -> Chat:
+        """Return the messages of a prompt, in the template's format."""
+        turns = list(turns_of(prompt, len(images)))
+        if not self._takes_system:
+            turns[0] = turns[0].after(self._system)
+        for given in (turns, [replace(turn, parts=()) for turn in turns]):  # a template may take one text per message
+            for as_text in (self.plain, True):
+                chat = self._messages(given, images, as_text=as_text)
+                if (isinstance(prompt, str) and len(images) < 2) or self._renders(chat, given):
+                    return chat
+        family, roles = type(self._processor).__name__.removesuffix("Processor"), ", ".join(turn.role for turn in turns)
+        raise SettingsError(
+            f"the chat template of this {family} model does not take the turns {roles} with {len(images)} pictures: "
+            "send one user message with one picture"
+        )
+
+    def _messages(self, turns: Sequence[Turn], images: Sequence[Any], *, as_text: bool) -> Chat:
+        """Return turns as messages; `as_text`: the assistant's messages have text as content."""
+        unseen = iter(images)
+        chat = [self._message("system", self._system)] if self._system and self._takes_system else []
+        for turn in turns:
+            if as_text and turn.role == "assistant":
+                chat.append({"role": turn.role, "content": turn.text})
+            else:
+                chat.append(self._message(turn.role, turn.text, list(islice(unseen, turn.pictures)), turn.parts))
+        return chat
+
+    def _message(
+        self, role: str, text: str, images: Sequence[Any] = (), parts: Sequence[str | None] = ()
+    ) -> dict[str, Any]:
+        if self.plain:
+            return {"role": role, "content": text}
+        seen = ({"type": "image", "image": image} for image in images)
+        order = parts or (*[None] * len(images), text)
+        content = [next(seen) if part is None else {"type": "text", "text": part} for part in order]
+        return {"role": role, "content": content}
+
+    def _renders(self, chat: Chat, turns: Sequence[Turn]) -> bool:
+        """Return whether the turns' texts are rendered in order, with the pictures at their places."""
+        rendered, alone = self._rendered(chat), self._rendered([self._message("user", "?", ["image"])])
+        if rendered is None or alone is None:
+            return False
+        token = getattr(self._processor, "image_token", None) or ""
+        if token not in alone:
+            token = ""  # the template writes another token, which the processor replaces (Gemma 3)
+        place = 0
+        for turn in turns:
+            for text in (part.strip() for part in turn.content if part is not None):
+                begins = rendered.find(text, place)
+                # Between words a template may place pictures as it likes: LLaVA's has them first all the same.
+                if begins < 0 or (turn.pictures and not turn.parts and token not in rendered[place:begins]):
+                    return False
+                place = begins + len(text)
+        return not token or rendered.count(token) == alone.count(token) * sum(turn.pictures for turn in turns)
+
+    def _rendered(self, chat: Chat) -> str | None:
+        """Return the template's text of messages; None if it refuses them."""
+        how = {"chat_template": self.template, "add_generation_prompt": True, "tokenize": False, **self.switches}
+        try:
+            text: str = self._processor.apply_chat_template(chat, **how)
+        except (TemplateError, TypeError):
+            return None
+        return text

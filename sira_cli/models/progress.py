@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -18,7 +18,8 @@ from sira_cli.core.families import position_state
 from sira_cli.core.passes import followed
 from sira_cli.core.rules import contrast
 from sira_cli.core.streams import Step
-from sira_cli.models.reasoning import Parsing, ReasoningParser
+from sira_cli.models.texts import Answer
+from sira_cli.models.vocabulary import Parsing, ReasoningParser
 
 
 @dataclass(frozen=True)
@@ -34,11 +35,9 @@ class Start:
 
 
 class Trail:
-    """A method's computations for prompts and their texts, to go back to: a cache of some rows of a batch, and the
-    decoded tokens of each."""
+    """A method's computations to go back to: a cache of some rows of a batch, and the decoded tokens of each."""
 
     def __init__(self, rows: Sequence[int]) -> None:
-        """Begin an empty trail of some rows."""
         self.rows = list(rows)
         self.cache: DynamicCache | None = None
         self.texts: list[list[int]] = [[] for _ in rows]
@@ -118,8 +117,7 @@ class WordScores:
     """The words of B running texts, with two scores each.
 
     `delta` is the sum of z_full - z_cf over a word's tokens: how much late access to the image raises its logits.
-    `grounding` is the probability of the word under the contrast, the product over its tokens. A low value is
-    evidence, not proof, that the picture does not show this word; synonyms also lower it.
+    `grounding` is the probability of the word under the contrast, the product over its tokens; synonyms also lower it.
     """
 
     def __init__(self, parser: ReasoningParser, alpha: float, *, at_once: bool = False) -> None:
@@ -133,6 +131,11 @@ class WordScores:
         delta = (step.full.gather(1, picked) - step.cf.gather(1, picked)).nan_to_num()
         logprob = z_cd.log_softmax(dim=-1).gather(1, picked)
         self._steps.append(list(zip(tokens, delta[:, 0].tolist(), logprob[:, 0].tolist(), strict=True)))
+
+    def added_to(self, row: int, answer: Answer) -> Answer:
+        """Return the answer of one text with the scores of its words."""
+        words = [word for word in self.words(row, answer.output_tokens) if word["end"] <= len(answer.text)]
+        return replace(answer, words=words)
 
     def words(self, row: int, length: int) -> list[dict[str, Any]]:
         """Return the words of one text of `length` tokens, without its reasoning."""

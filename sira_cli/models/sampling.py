@@ -44,10 +44,7 @@ def derived_seed(seed: int, *of: str) -> int:
 
 
 class RowSampler(LogitsProcessor):
-    """Leaves one token per row, drawn from the row's distribution with its next uniform number.
-
-    The next step, greedy or another draw, can only take that token.
-    """
+    """Leaves one token per row, drawn from the row's distribution with its next uniform number."""
 
     def __init__(self, seeds: Sequence[int], drawn: int = 0) -> None:
         """Begin texts of B rows with these seeds; the first `drawn` numbers of each are skipped."""
@@ -91,11 +88,7 @@ def warpers(settings: Generation) -> LogitsProcessorList:
 
 
 def processors_of(generation: Generation, attention_mask: torch.Tensor) -> LogitsProcessorList:
-    """Return the processors for these settings; empty if they are off.
-
-    `generate` applies them to the model's output, which is the contrast. They also count the prompt's tokens, as in
-    transformers, but not its padding in a batch.
-    """
+    """Return the processors for these settings, which count the prompt's tokens as in transformers, but no padding."""
     processors = LogitsProcessorList()
     if generation.repetition_penalty != 1:
         padding = (attention_mask == 0).sum(dim=1).repeat_interleave(generation.num_beams)
@@ -159,10 +152,7 @@ class SchemaMask(LogitsProcessor):
 
 
 def without(scores: Tensor, ruled_out: Tensor) -> Tensor:
-    """Return scores `[B, V]` with -inf at tokens that are ruled out (bool `[B, V]`).
-
-    If a method's cut-off leaves no other token, it is applied to the other tokens alone.
-    """
+    """Return scores `[B, V]` with -inf at tokens that are ruled out; a cut-off that leaves none is applied anew."""
     left = scores.masked_fill(ruled_out, -math.inf)
     if (own := newest_cut_off()) is not None:
         before, z = (each.masked_fill(ruled_out, -math.inf) for each in uncut(scores))

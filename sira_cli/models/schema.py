@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import hashlib
-import importlib.metadata
 import json
 import math
 import re
@@ -20,8 +19,7 @@ from sira_cli.models.texts import Answer
 if TYPE_CHECKING:
     from llguidance import LLMatcher, LLTokenizer
 
-    from sira_cli.models.reasoning import ReasoningParser
-    from sira_cli.models.vocabulary import EndTokens, Vocabulary
+    from sira_cli.models.vocabulary import EndTokens, ReasoningParser, Vocabulary
 
 LONGEST = 200_000  # characters of a schema
 DEEPEST = 100  # values inside each other
@@ -36,19 +34,12 @@ _EXACT = '%llguidance {"no_forcing": true}\n'  # any tokens may spell what is ce
 
 @dataclass(frozen=True)
 class Schema:
-    """A JSON schema; `Schema.of` makes it.
+    """A JSON schema; `Schema.of` makes it."""
 
-    Attributes:
-        name: name of its file; empty without one.
-        content: the schema as JSON, with the engine's options.
-        prompt: prompt for such a text (`x-prompt` in the schema); empty without one.
-        as_tags: whether the text is the list's strings with commas between them, as trainers expect tags.
-    """
-
-    name: str
-    content: str
-    prompt: str = ""
-    as_tags: bool = False
+    name: str  # of its file; empty without one
+    content: str  # the schema as JSON, with the engine's options
+    prompt: str = ""  # for such a text (`x-prompt` in the schema); empty without one
+    as_tags: bool = False  # whether the text is the list's strings with commas between them, as trainers expect tags
 
     @classmethod
     def of(cls, given: SchemaSource, *, tags: bool = False) -> Schema:
@@ -77,15 +68,15 @@ class Schema:
             schema = cls(name, json.dumps({**value, "x-guidance": _OPTIONS}), prompt, tags)
             if reason := _reason_against(schema.content, schema.grammar, _bytes()):
                 raise ValueError(f"cannot be followed: {reason}")
-        except OSError as error:
-            known = ", ".join(built_in())
-            raise SettingsError(f"{shown}: {error.strerror}: expected a file of a JSON schema, or {known}") from error
         except SettingsError:
             raise
-        except RecursionError:
-            raise SettingsError(f"{shown}: is nested too deeply to be followed") from None
-        except (ValueError, TypeError) as error:
-            raise SettingsError(f"{shown}: {error}") from error
+        except (OSError, RecursionError, ValueError, TypeError) as error:
+            why = str(error)
+            if isinstance(error, OSError):
+                why = f"{error.strerror}: expected a file of a JSON schema, or {', '.join(built_in())}"
+            elif isinstance(error, RecursionError):
+                why = "is nested too deeply to be followed"
+            raise SettingsError(f"{shown}: {why}") from error
         return schema
 
     @property
@@ -106,8 +97,7 @@ class Schema:
 
     def matcher(self, tokens: LLTokenizer) -> LLMatcher:
         """Return the state of an empty text."""
-        matcher = _compiled(tokens, self.grammar)
-        if matcher.is_error():
+        if (matcher := _compiled(tokens, self.grammar)).is_error():
             raise ValueError(f"cannot be followed: {engine_reason(matcher.get_error())}")
         return matcher.deep_copy()
 
@@ -121,14 +111,10 @@ class Schema:
         except RecursionError:
             raise ValueError(f"it has more than {DEEPEST} values inside each other") from None
         # Again, as it was read: numbers are rounded, and of equal keys only the last one counts.
-        if not self.accepts(written):
+        matcher = self.matcher(_bytes())
+        if matcher.try_consume_tokens(list(written)) < len(written) or not matcher.is_accepting():
             raise ValueError("its value does not fit the schema")
         return data
-
-    def accepts(self, written: bytes) -> bool:
-        """Return whether these bytes are a complete text of the schema."""
-        matcher = self.matcher(_bytes())
-        return matcher.try_consume_tokens(list(written)) == len(written) and matcher.is_accepting()
 
     def answer(self, answer: Answer) -> Answer:
         """Return the answer of a text that followed the schema: its value, as tags if `as_tags`, or why it has none."""
@@ -141,11 +127,6 @@ class Schema:
             tokens, why = answer.output_tokens, f"the JSON cannot be used: {error}"
             if answer.finish_reason == "length":
                 why = f"the JSON was cut off after {tokens} tokens: raise max_new_tokens"
-            elif not self.accepts(answer.text.encode()):  # the engine ends a text early only if it has to
-                why = (
-                    f"the JSON broke off after {tokens} tokens, as there the schema became too large to follow: make "
-                    "its patterns, numbers and nesting simpler"
-                )
             return replace(answer, text="", error=why)
         if not self.as_tags:
             return replace(answer, data=data)
@@ -165,10 +146,8 @@ def built_in() -> dict[str, Path]:
 
 def _read(given: str | Mapping[str, Any]) -> dict[str, Any]:
     """Read a schema from memory, by a built-in name, or from a file."""
-    if isinstance(given, Mapping):
-        text = json.dumps(given)
-    else:
-        text = (built_in().get(given) or Path(given)).read_text(encoding="utf-8-sig")
+    path = None if isinstance(given, Mapping) else built_in().get(given) or Path(given)
+    text = json.dumps(given) if path is None else path.read_text(encoding="utf-8-sig")
     if len(text) > LONGEST:
         raise ValueError(f"has {len(text):,} characters; at most {LONGEST:,} can be followed")
     try:
@@ -203,12 +182,6 @@ def _bytes() -> LLTokenizer:
         from llguidance import LLTokenizer
     except ImportError as error:
         raise SettingsError(f"JSON schemas and tags need llguidance: {install('json')}") from error
-    installed = importlib.metadata.version("llguidance")
-    if installed.startswith(("0.", *(f"1.{minor}." for minor in range(9)))):
-        raise SettingsError(
-            f"JSON schemas and tags need llguidance from 1.9 on (earlier ones let blanks follow without an end), and "
-            f"{installed} is installed: pip install 'llguidance>=1.9'"
-        )
     return LLTokenizer("byte")
 
 
@@ -223,10 +196,7 @@ def _compiled(tokens: LLTokenizer, grammar: str) -> LLMatcher:
 
 @functools.lru_cache(maxsize=256)
 def _reason_against(content: str, grammar: str, tokens: LLTokenizer) -> str:
-    """Return why a schema cannot be followed, for which a text is begun; empty: it can.
-
-    The engine would take minutes or gigabytes for some: the sizes of these are judged before.
-    """
+    """Return why a schema cannot be followed, by its size, as some take minutes or gigabytes, and by a text's begin."""
     parts = list(_parts(json.loads(content)))
     multiples = [_digits(part["multipleOf"]) for part in parts if isinstance(part.get("multipleOf"), int | float)]
     if max(sum(multiples), math.lcm(*multiples)) > MOST_REMAINDERS:  # a value may have to be a multiple of all of them
@@ -268,18 +238,17 @@ def engine_reason(message: str) -> str:
     return re.sub(r"\s+", " ", reason).strip()
 
 
+@dataclass(frozen=True)
 class _Pieces:
     """A vocabulary as llguidance expects it."""
 
+    tokens: Sequence[bytes]
+    eos_token_id: int
     bos_token_id = None
     special_token_ids = ()
 
-    def __init__(self, tokens: Sequence[bytes], end: int) -> None:
-        self.tokens, self.eos_token_id = tokens, end
-
     def __call__(self, text: bytes) -> list[int]:
-        """Return no tokens: the engine does not need them."""
-        return []
+        return []  # the engine does not need them
 
 
 @functools.lru_cache(maxsize=4)

@@ -17,7 +17,6 @@ from sira_cli.errors import SettingsError
 from sira_cli.models import presets
 from sira_cli.models.preset import Preset
 
-LEAST_SHARE = 0.5  # minimum share of the decoder layers' weights that a quantization must reach to be useful
 BYTES = {"8bit": 1.0, "4bit": 0.5}  # of a quantized weight
 PROCESS = 450_000_000  # bytes of a process with torch and transformers, before it loads a model (measured: 0.42 GB)
 LOGITS = 6  # float32 numbers per vocabulary entry: see `models/memory.py`
@@ -29,7 +28,6 @@ class ModelSize:
     """The numbers that decide a model's memory. One number is a weight, or an element of a cache."""
 
     weights: int  # all weights
-    in_layers: int  # those of the decoder layers
     layers: int  # those in the matrices of the decoder layers, which a quantization reaches
     column: int  # keys and values of one token, in all layers
     state: int  # states of recurrent layers, of one text
@@ -55,14 +53,14 @@ class ModelSize:
 
 
 @functools.cache
-def _shipped() -> dict[str, ModelSize]:
+def _shipped() -> dict[str, dict[str, Any]]:
     content: dict[str, Any] = yaml.safe_load(Path(__file__).with_name("sizes.yaml").read_text(encoding="utf-8"))
-    return {name: ModelSize(**values) for name, values in content.items()}
+    return content
 
 
 def size_of(preset: Preset) -> ModelSize | None:
     """Return the size of a shipped preset's model; None: it is not known."""
-    return _shipped().get(preset.name)
+    return ModelSize(**_shipped()[preset.name]) if preset.name in _shipped() else None
 
 
 USABLE = 0.85  # share of a device's memory that one program can have: the system and a desktop take the rest
@@ -95,7 +93,7 @@ def memory_for_models(device: str) -> Memory:
 def needed(preset: Preset) -> int | None:
     """Return the bytes that one picture at a time takes in 16 bits, with the caches of SIRA."""
     size, quantization = size_of(preset), preset.load.quantization
-    if size is None or (quantization is not None and size.layers < LEAST_SHARE * size.in_layers):
+    if size is None:
         return None
     itemsize = 4 if preset.load.dtype == "float32" else 2
     in_layers = None if quantization is None else BYTES[quantization]
@@ -127,10 +125,8 @@ def check_default_fits(preset: Preset, device: str) -> None:
     instead = "no other one fits either; `preset=` demo needs no download, but knows drawn scenes only"
     if (least := smallest_that_fits(memory)) is not None:
         instead = f"the smallest that fits is `preset=` {least[0]}, {least[1] / 1e9:.1f} GB"
-    quantization = preset.load.quantization
-    given = f"`preset=` {preset.name}" + (f" `quantization=` {quantization}" if quantization else "")
     raise SettingsError(
         f"the default preset {preset.name} takes about {takes / 1e9:.1f} GB of memory, and this machine has "
-        f"{memory.total / 1e9:.1f} GB: {instead}. To try it all the same, add {given}; "
-        "`sira doctor` shows what runs here"
+        f"{memory.total / 1e9:.1f} GB: {instead}. To try it all the same, add `preset=` {preset.name}; `sira doctor` "
+        "shows what runs here"
     )

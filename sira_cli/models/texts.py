@@ -50,23 +50,15 @@ _LIST_NUMBER = re.compile(r"^\s*\d+\.$", re.MULTILINE)  # the full stop belongs 
 
 
 class TextSettings(BaseModel):
-    """Changes to decoded texts; none by default.
-
-    Attributes:
-        prefix, suffix: put unchanged before and after each text, such as the trigger word of a training set.
-        max_sentences: keep this number of sentences of a text.
-        complete_sentences: drop the unfinished last sentence of a text that `max_new_tokens` ended,
-            unless it is the only one.
-        lines: `one`: line breaks become blanks in text files; `keep`: they stay. Records keep the text as it is.
-    """
+    """Changes to decoded texts; none by default."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
 
-    prefix: str = ""
+    prefix: str = ""  # put unchanged before each text, such as the trigger word of a training set
     suffix: str = ""
     max_sentences: int | None = Field(default=None, ge=1)
-    complete_sentences: bool = False
-    lines: Literal["one", "keep"] = "one"
+    complete_sentences: bool = False  # drop a last sentence that `max_new_tokens` ended, if not the only one
+    lines: Literal["one", "keep"] = "one"  # whether line breaks stay in text files; in records they do
 
     def given(self) -> dict[str, Any]:
         """Return the settings of texts that differ from the defaults, as JSON values; empty: they are not changed."""
@@ -83,11 +75,8 @@ class TextSettings(BaseModel):
         if self.max_sentences is not None and len(ends) >= self.max_sentences:
             text = text[: ends[self.max_sentences - 1]]
         if words is not None:
-            words = [
-                {**word, "start": word["start"] + moved, "end": word["end"] + moved}
-                for word in words
-                if word["end"] <= len(text)
-            ]
+            words = [word for word in words if word["end"] <= len(text)]
+            words = [{**word, "start": word["start"] + moved, "end": word["end"] + moved} for word in words]
         return replace(answer, text=f"{self.prefix}{text}{self.suffix}", words=words)
 
     def written(self, text: str) -> tuple[int, int]:

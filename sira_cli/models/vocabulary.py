@@ -1,4 +1,4 @@
-"""Tokens as people read them: their text and bytes, and the words that they form."""
+"""Tokens as people read them: their text and bytes, the words that they form, and reasoning apart from answers."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ import functools
 import re
 import threading
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any, Literal
+from dataclasses import dataclass, replace
+from typing import Any, Literal, NamedTuple
 
 from transformers.convert_slow_tokenizer import bytes_to_unicode
 
@@ -95,8 +95,9 @@ class Vocabulary:
         """Return the words of the stripped text, each with its tokens."""
         text, spans = self.text(tokens), self.spans(tokens)
         for start, end in reversed(cuts):
-            text = text[:start] + text[end:]
-            spans = [(_moved(first, start, end), _moved(last, start, end)) for first, last in spans]
+            text, removed = text[:start] + text[end:], end - start
+            moved = [[place if place <= start else max(place, end) - removed for place in span] for span in spans]
+            spans = [(first, last) for first, last in moved]
         margin = len(text) - len(text.lstrip())
         words = []
         for match in re.finditer(r"\S+", text):
@@ -116,26 +117,6 @@ class Vocabulary:
         return list(zip(starts, ends, strict=True))
 
 
-class Detokenizer:
-    """The text of tokens that come one by one, at constant cost per token."""
-
-    def __init__(self, vocabulary: Vocabulary) -> None:
-        """Begin without tokens."""
-        self._vocabulary = vocabulary
-        self._before: list[int] = []  # decoded already; decoded again with the next token, as a space may depend on it
-        self._new: list[int] = []
-
-    def add(self, token: int) -> str:
-        """Return the text that a token adds; empty for a part of a character, until it is complete."""
-        self._new.append(token)
-        read = self._vocabulary.text(self._before)
-        text = self._vocabulary.text([*self._before, *self._new])
-        if len(text) <= len(read) or text.endswith("�"):
-            return ""
-        self._before, self._new = self._new, []
-        return text[len(read) :]
-
-
 @dataclass(frozen=True)
 class Word:
     """A word, delimited by white space: its characters of the stripped text, and its tokens."""
@@ -145,11 +126,6 @@ class Word:
     end: int
     first: int
     last: int  # exclusive
-
-
-def _moved(place: int, start: int, end: int) -> int:
-    """Return a place in a text after a part of it is removed."""
-    return place if place <= start else max(place, end) - (end - start)
 
 
 @dataclass(frozen=True)
@@ -176,3 +152,197 @@ class EndTokens:
         """Cut off the padding of a shorter text in a batch; the end token stays."""
         ends = (index for index, token in enumerate(tokens) if token in self.ids)
         return tokens[: next(ends, len(tokens)) + 1]
+
+
+class Markers(NamedTuple):
+    """The markers around a thought; `label` is text at its start that is not part of it."""
+
+    opening: str
+    closing: str
+    label: str = ""
+
+
+MARKERS = (
+    Markers("<think>", "</think>"),  # Qwen, GLM, Kimi K2.5, DeepSeek and most others
+    Markers("<|channel>", "<channel|>", "thought\n"),  # Gemma 4
+    Markers("◁think▷", "◁/think▷"),  # Kimi-VL
+    Markers("[THINK]", "[/THINK]"),  # Mistral
+    Markers("<seed:think>", "</seed:think>"),  # Seed
+    Markers("<|START_THINKING|>", "<|END_THINKING|>"),  # Cohere
+)
+# Markers around an answer (GLM), not part of it.
+FRAMES = ("<|begin_of_box|>", "<|end_of_box|>", "<answer>", "</answer>")
+
+
+@dataclass(frozen=True)
+class Parsed:
+    """A text, separated from its thoughts."""
+
+    text: str  # without surrounding white space
+    reasoning: str  # the same; several thoughts are separated by empty lines
+    reasoning_tokens: int  # markers included
+    inside: bool  # whether it ends inside a thought
+    steps: tuple[int, ...]  # the tokens that are not inside a thought with marker tokens
+    cuts: tuple[tuple[int, int], ...]  # parts of the decoded tokens that are not text: start and end in characters
+    retracted: int  # number of times that text turned out to be a thought
+
+
+def left_open(text: str) -> Markers | None:
+    """Return the markers of the thought that a text leaves open, or None."""
+    last = max(MARKERS, key=lambda markers: text.rfind(markers.opening))
+    return last if text.rfind(last.opening) > text.rfind(last.closing) else None
+
+
+class ReasoningParser:
+    """Separates the reasoning of one model, under one chat template, from its answers.
+
+    A marker that is a token is found by its id, any other by its text: anywhere if the chat template contains it, else
+    only at the beginning, as a picture may show `<think>` to a model without thoughts.
+    """
+
+    def __init__(self, vocabulary: Vocabulary, template: str = "", tail: str = "", *, think: bool = False) -> None:
+        self.vocabulary, self.begins_in = vocabulary, left_open(tail)  # of the thought that the prompt opens
+        self.expects = think or self.begins_in is not None  # whether every record has a `reasoning` field
+        self.opening = {token: each for each in MARKERS if (token := vocabulary.token(each.opening)) is not None}
+        self.closing = {token: each for each in MARKERS if (token := vocabulary.token(each.closing)) is not None}
+        self.frames = {token for frame in FRAMES if (token := vocabulary.token(frame)) is not None}
+        self.written = tuple(each for each in MARKERS if each not in self.closing.values())  # no token closes them
+        self._named = [each for each in self.written if each.closing in template]
+        self._framed = [frame for frame in FRAMES if frame in template and vocabulary.token(frame) is None]
+
+    def begin(self, *, at_once: bool = False) -> Parsing:
+        """Return an empty text; `at_once`: it begins with the answer, even if other prompts open a thought."""
+        return Parsing(self, None if at_once else self.begins_in)
+
+    def parse(self, tokens: Sequence[int], *, at_once: bool = False) -> Parsed:
+        """Return the text of these tokens, separated from its thoughts; `at_once` as for `begin`."""
+        parsing = self.begin(at_once=at_once)
+        for token in tokens:
+            parsing.add(token)
+        return parsing.parsed()
+
+    def words(self, tokens: Sequence[int], *, at_once: bool = False) -> list[Word]:
+        """Return the words of the text without thoughts, as `Vocabulary.words`; `at_once` as for `begin`."""
+        parsed = self.parse(tokens, at_once=at_once)
+        return [
+            replace(word, first=parsed.steps[word.first], last=parsed.steps[word.last - 1] + 1)
+            for word in self.vocabulary.words([tokens[step] for step in parsed.steps], parsed.cuts)
+        ]
+
+    def separated(
+        self, text: str, begins_in: Markers | None, *, thought: bool, final: bool
+    ) -> tuple[list[str], list[tuple[int, int]], bool, int]:
+        """Find the markers that are written out in a text; `thought`: one with marker tokens came before it.
+
+        Return the thoughts, the parts to cut out of the text, whether it ends inside a thought, and how often a closing
+        marker came alone.
+        """
+        begins = "" if begins_in else text.lstrip()
+        marks = {
+            mark: each
+            for each in self.written
+            if each in self._named or each == begins_in or begins.startswith(each.opening)
+            for mark in (each.opening, each.closing)
+        }
+        cuts, thoughts, retracted = list[tuple[int, int]](), list[str](), 0
+        inside, start, place = begins_in, 0, 0  # start of the current thought, marker included; end of the settled part
+        while True:
+            frames = FRAMES if thought or thoughts or inside else self._framed
+            if inside:
+                end = text.find(inside.closing, place)
+                after = len(text) if end < 0 else end + len(inside.closing)
+                thoughts.append(text[place : after if end < 0 else end].lstrip().removeprefix(inside.opening))
+                cuts.append((start, after))
+                if end < 0:
+                    break
+                inside, place = None, after
+                continue
+            found = [(at, mark) for mark in (*marks, *frames) if (at := text.find(mark, place)) >= 0]
+            if not found:
+                break
+            at, mark = min(found)
+            place = at + len(mark)
+            if mark in FRAMES:
+                cuts.append((at, place))
+            elif mark == marks[mark].opening:
+                inside, start = marks[mark], at
+            else:  # a closing marker alone: it was a thought from the start
+                thoughts.append(_without(text[:at], cuts))
+                cuts, retracted = [(0, place)], retracted + 1
+        if not final:  # an end that may begin a marker
+            expected = [each.opening for each in self.written if not begins_in and each.opening.startswith(begins)]
+            held = max((_overlap(text, mark) for mark in (*marks, *frames, *expected)), default=0)
+            if inside:
+                thoughts[-1] = thoughts[-1][: len(thoughts[-1]) - held]
+            elif held:
+                cuts.append((len(text) - held, len(text)))
+        return thoughts, cuts, inside is not None, retracted
+
+
+class Parsing:
+    """One text and its thoughts, token by token; `inside`: the newest token is in a thought with marker tokens."""
+
+    def __init__(self, parser: ReasoningParser, begins_in: Markers | None) -> None:
+        self._parser, self._written = parser, begins_in if begins_in in parser.written else None
+        self.inside = begins_in is not None and self._written is None
+        self._count = self._retracted = 0
+        self._tokens, self._steps = list[int](), list[int]()  # outside thoughts
+        self._thoughts, self._newest, self._label = list[str](), list[int](), ""  # the current thought, and its label
+
+    def add(self, token: int) -> bool:
+        """Take the next token; return whether it is outside thoughts with marker tokens."""
+        parser, before = self._parser, len(self._tokens)
+        if token in parser.opening:
+            self.inside, self._label = True, parser.opening[token].label  # the prompt may have opened it already
+        elif token in parser.closing:
+            if not self.inside:  # it was a thought from the start
+                self._newest, self._label = self._tokens, ""
+                self._retracted += bool(self._tokens)
+                self._tokens, self._steps = [], []
+            self._thoughts.append(self._thought(final=True))
+            self.inside, self._newest, self._label = False, [], ""
+        elif self.inside:
+            self._newest.append(token)
+        elif token not in parser.frames:
+            self._tokens.append(token)
+            self._steps.append(self._count)
+        self._count += 1
+        return len(self._tokens) > before
+
+    def parsed(self, *, final: bool = True) -> Parsed:
+        """Return the text so far; unless `final`, without an end that may be part of a marker or a character."""
+        vocabulary = self._parser.vocabulary
+        plain, thoughts = vocabulary.text(self._tokens), [*self._thoughts, self._thought(final)]
+        plain = plain if final else plain.rstrip("�")  # a part of a character
+        written, cuts, inside, retracted = self._parser.separated(
+            plain, self._written, thought=any(thoughts), final=final
+        )
+        spans = vocabulary.spans(self._tokens) if final and written else []
+        removed = sum(any(start <= first and last <= end for start, end in cuts) for first, last in spans)
+        return Parsed(
+            text=_without(plain, cuts).strip(),
+            reasoning="\n\n".join(filter(None, (thought.strip() for thought in (*thoughts, *written)))),
+            reasoning_tokens=self._count - len(self._steps) + removed,
+            inside=self.inside or inside,
+            steps=tuple(self._steps),
+            cuts=tuple(cuts),
+            retracted=self._retracted + retracted,
+        )
+
+    def _thought(self, final: bool) -> str:
+        """Return the newest thought; unless `final`, nothing while it may be a part of the label."""
+        text = self._parser.vocabulary.text(self._newest)
+        if final:
+            return text.removeprefix(self._label)
+        return "" if self._label.startswith(text) else text.rstrip("�").removeprefix(self._label)
+
+
+def _without(text: str, cuts: Sequence[tuple[int, int]]) -> str:
+    for start, end in reversed(cuts):
+        text = text[:start] + text[end:]
+    return text
+
+
+def _overlap(text: str, marker: str) -> int:
+    """Return the length of the marker's beginning that a text ends with, less than the whole marker."""
+    return next((size for size in range(min(len(marker) - 1, len(text)), 0, -1) if text.endswith(marker[:size])), 0)

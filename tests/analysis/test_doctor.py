@@ -51,7 +51,7 @@ def test_numbers_of_a_model_that_runs():
     (report,) = bench(lvlm, [], lengths=[8], batches=[1], runs=1, image_tokens=64)
     (row,) = report.rows
     assert row.cache_bytes == 4 * size.column * (row.prompt_tokens + 8 - 1)
-    assert (size.k_share, size.in_layers > size.layers) == (round(7 / lvlm.layers, 3), True)
+    assert (size.k_share, size.weights > size.layers) == (round(7 / lvlm.layers, 3), True)
 
 
 def test_the_computed_memory_is_that_of_a_recorded_run():
@@ -80,7 +80,7 @@ def memory(monkeypatch):
         (16, {}, r"17\.4 GB of memory, .* has 16\.0 GB: the smallest that fits is `preset=` qwen3-vl-2b"),
         (4, {}, "`preset=` demo needs no download, but knows drawn scenes only"),
         (12, {"quantization": "4bit"}, None),
-        (6, {"quantization": "4bit"}, r"add `preset=` qwen2\.5-vl-7b `quantization=` 4bit; `sira doctor`"),
+        (6, {"quantization": "4bit"}, r"add `preset=` qwen2\.5-vl-7b; `sira doctor`"),
     ],
 )
 def test_the_default_is_refused_where_it_does_not_fit(memory, gigabytes, settings, message):
@@ -91,7 +91,8 @@ def test_the_default_is_refused_where_it_does_not_fit(memory, gigabytes, setting
 
 
 def test_experts_are_not_quantized():
-    assert needed(presets.find("qwen3.6-35b-a3b").with_settings(quantization="4bit")) is None
+    experts = presets.find("qwen3.6-35b-a3b")
+    assert needed(experts) > needed(experts.with_settings(quantization="4bit")) > 0.9 * needed(experts)
     preset = presets.find("gemma4-e2b")
     assert needed(preset.with_settings(quantization="4bit")) < needed(preset)
 

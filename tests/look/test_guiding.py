@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import random
-import subprocess
-import sys
 
 import pytest
 import torch
@@ -17,7 +15,6 @@ from sira_cli.look.guiding import captions
 from sira_cli.look.verify import Verify
 from sira_cli.look.words import WordList, shipped
 from sira_cli.models.progress import Trail
-from sira_cli.models.sampling import uncut, without
 from sira_cli.run.task import Caption
 from tests.support.helpers import learned_vocabulary, under
 from tools.grammar import is_broken
@@ -78,24 +75,6 @@ def test_articles_and_numbers_agree(lvlm):
     assert names("There is a") == {"dog", "puppy"} & names("Here:")
     assert names("There is an") == {"umbrella", "apple"}
     assert names("There are two") == {"dogs", "umbrellas", "apples"}
-
-
-@pytest.mark.parametrize(
-    ("text", "word", "article", "plural"),
-    [
-        ("There is a", "a", "a", False),
-        ("There is an", "an", "an", False),
-        ("There is a red", "a red", None, False),
-        ("There are two ", "two ", None, True),
-        ("It has another", "another", None, False),
-        ("Here are some", "some", None, None),
-        *[(text, None, None, None) for text in ("The", "on the left and the", "a dog is", "It is a.", "")],
-    ],
-)
-def test_what_introduces_an_object(text, word, article, plural):
-    place = Place.at_the_end(text)
-    assert (place.article, place.plural) == (article, plural)
-    assert word == (None if place.start is None else text[place.start :])
 
 
 def test_captions_share_the_rows_of_the_picture_and_the_first_is_the_methods_own(lvlm):
@@ -242,17 +221,6 @@ def test_a_batch_is_as_its_single_pictures(lvlm):
         assert alone.text == answer.text
 
 
-def test_what_is_ruled_out_leaves_the_methods_own_cut_off_as_it_is():
-    """What is plausible is judged by all tokens, not by those that are left."""
-    z = torch.tensor([[5.0, 4.9, 0.0, -9.0]])
-    ruled_out = torch.tensor([[True, True, False, False]])
-    with cut_offs_kept():
-        scores = plausible(2 * z, z, 0.5)
-        left = without(scores, ruled_out)
-        assert left.tolist() == [[-torch.inf, -torch.inf, 0.0, -torch.inf]]
-        assert all(map(torch.equal, uncut(scores), (2 * z, z)))
-
-
 def test_a_sentence_that_the_model_does_not_finish_is_left_out(lvlm):
     """With a flower and an apple ruled out, greedy goes on with "There is a No" in this scene, and ends."""
     result = under(lvlm, "greedy").caption(picture_of(7_700_009), verify="guide")
@@ -298,8 +266,3 @@ def test_sentences_and_together_they_are_the_text(text, sentences):
     for _ in range(200):
         text = "".join(draws.choices(pieces, k=draws.randrange(12)))
         assert "".join(text[start:end] for start, end in sentence_spans(text)).strip() == text.strip()
-
-
-def test_no_extra_is_needed():
-    code = "import sys; sys.modules |= dict.fromkeys(['llguidance', 'nltk', 'spacy']); import sira_cli.look.guiding"
-    subprocess.run([sys.executable, "-c", code], check=True)

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import json
 import pickle
-import sys
 
 import pytest
 
@@ -43,7 +41,7 @@ NAME = "spacy/1 (en_made_up 1.2, WordNet 3.0)"
 
 
 @pytest.fixture(scope="module")
-def pipeline(tmp_path_factory) -> str:
+def folder(tmp_path_factory) -> str:
     nlp = spacy.blank("en", meta={"name": "made_up", "version": "1.2"})
     nlp.add_pipe("tests_stand_in", name="parser")
     folder = tmp_path_factory.mktemp("spacy") / "pipeline"
@@ -51,7 +49,12 @@ def pipeline(tmp_path_factory) -> str:
     return str(folder)
 
 
-@pytest.fixture
+@pytest.fixture(autouse=True)
+def pipeline(folder, monkeypatch):
+    monkeypatch.setattr(words, "PIPELINE", folder)
+
+
+@pytest.fixture(autouse=True)
 def wordnet(tmp_path, monkeypatch):
     folder = language_data.build(tmp_path / "nltk_data")
     place = folder / "corpora" / "wordnet"
@@ -96,12 +99,12 @@ def named(phrases, text):
         ("", []),
     ],
 )
-def test_things(pipeline, wordnet, text, expected):
-    assert named(NounPhrases(pipeline), text) == expected
+def test_things(text, expected):
+    assert named(NounPhrases(), text) == expected
 
 
-def test_the_name_says_what_decides_and_the_data_stays_behind_where_it_is_sent(pipeline, wordnet):
-    phrases = NounPhrases(pipeline)
+def test_the_name_says_what_decides_and_the_data_stays_behind_where_it_is_sent():
+    phrases = NounPhrases()
     assert phrases.name == NAME
     sent = pickle.dumps(phrases)
     assert len(sent) < 20_000
@@ -109,29 +112,14 @@ def test_the_name_says_what_decides_and_the_data_stays_behind_where_it_is_sent(p
     assert [thing.group for thing in phrases.things("the puppy")] == ["dog"]
 
 
-def test_what_is_missing_is_named(pipeline, wordnet, monkeypatch, tmp_path):
-    spacy.blank("en").to_disk(tmp_path / "blank")
-    for name, message in (
-        ("none", r"spaCy's none is not installed.*python -m spacy download en_core_web_sm"),
-        (str(tmp_path / "blank"), "it has no parser"),
-    ):
-        with pytest.raises(SettingsError, match=message):
-            NounPhrases(name)
+def test_what_is_missing_is_named(monkeypatch, tmp_path):
     (tmp_path / "nltk_data/corpora/wordnet/index.noun").unlink()
     words._wordnet.cache_clear()
     language_data.use(monkeypatch, tmp_path / "nltk_data")
-    with pytest.raises(SettingsError, match=r"WordNet is not installed, or a file.*python -m nltk.downloader wordnet"):
-        NounPhrases(pipeline)
-    words._spacy.cache_clear()
-    monkeypatch.setitem(sys.modules, "spacy", None)
-    with pytest.raises(SettingsError, match=r"spaCy, which is not installed: .*pip install .*\[eval\]'"):
-        NounPhrases(pipeline)
-
-
-def test_the_command(sira, pipeline, wordnet, monkeypatch):
-    monkeypatch.setattr(words, "PIPELINE", pipeline)
-    options = ("--verify", "flag", "--objects", "spacy", "--json", "--max-new-tokens", 24)
-    code, out, _ = sira("caption", "examples/scene-2900000.png", "-p", "demo", *options)
-    record = json.loads(out)
-    assert (code, record["verify"]["words"]) == (0, NAME)
-    assert record["objects"]
+    with pytest.raises(SettingsError, match=r"need NLTK and its WordNet: .*python -m nltk.downloader wordnet"):
+        NounPhrases()
+    monkeypatch.setattr(words, "PIPELINE", "none")
+    with pytest.raises(
+        SettingsError, match=r"need spaCy and its none: .*pip install .*\[eval\]'.*spacy download en_core_"
+    ):
+        NounPhrases()

@@ -275,16 +275,6 @@ def folder(tmp_path, llava_folder):
     return tmp_path / "model"
 
 
-def test_an_adapter_is_no_weights_and_another_quantization_not_mlx(folder):
-    config = json.loads((folder / "config.json").read_text())
-    config |= {"quantization": {"bits": 4}, "quantization_config": {"quant_method": "awq", "bits": 4}}
-    (folder / "config.json").write_text(json.dumps(config))
-    assert find_checkpoint(Preset(model=str(folder))).folder == folder
-    (folder / "model.safetensors").rename(folder / "adapter_model.safetensors")  # beside the files of a model
-    with pytest.raises(SiraError, match="no safetensors weights"):
-        find_checkpoint(Preset(model=str(folder)))
-
-
 def test_the_structure_is_judged_before_weights_are_read(folder):
     (folder / "model.safetensors").write_bytes(b"no weights")
     with pytest.raises(SettingsError, match="k = 8"):
@@ -297,30 +287,6 @@ def test_the_structure_is_judged_before_weights_are_read(folder):
             load(folder)
 
 
-def test_the_model_inside_peft_s_is_the_one_to_attach(llava):
-    class PeftModel(torch.nn.Module):
-        """As peft wraps a model: whatever it has not itself, it has from the model inside."""
-
-        def __init__(self, model: torch.nn.Module) -> None:
-            super().__init__()
-            self.base_model = model
-
-        def __getattr__(self, name: str) -> Any:
-            try:
-                return super().__getattr__(name)
-            except AttributeError:
-                return getattr(self.base_model, name)
-
-        def get_base_model(self) -> torch.nn.Module:
-            return self.base_model
-
-    wrapped = PeftModel(llava.model)
-    with pytest.raises(UnsupportedModelError, match=r"attach `model\.get_base_model\(\)`"), attach(wrapped):
-        pass
-    with attach(wrapped.get_base_model()):
-        pass
-
-
 def test_a_family_that_was_not_tested_is_said_once(monkeypatch, sira, llava_folder, photos):
     monkeypatch.setattr(families, "TESTED", families.TESTED - {"llava"})
     with warnings.catch_warnings():
@@ -331,3 +297,14 @@ def test_a_family_that_was_not_tested_is_said_once(monkeypatch, sira, llava_fold
         model = load(llava_folder, max_new_tokens=2)
         model.caption(photos["coffee"])
     assert [warning.category for warning in caught].count(UntestedModelWarning) == 1
+
+
+def test_the_model_inside_peft_s_is_the_one_to_attach(llava):
+    class PeftModel(torch.nn.Module):
+        """As peft wraps a model."""
+
+        def get_base_model(self) -> torch.nn.Module:
+            return llava.model
+
+    with pytest.raises(UnsupportedModelError, match=r"attach `model\.get_base_model\(\)`"), attach(PeftModel()):
+        pass

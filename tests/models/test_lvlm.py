@@ -23,13 +23,12 @@ from sira_cli import SiraConfig, attach
 from sira_cli.core.streams import VIEWS
 from sira_cli.demo.questions import held_out
 from sira_cli.demo.scenes import render
-from sira_cli.errors import ModelNotFoundError, PictureError, SettingsError, UnsupportedModelError
+from sira_cli.errors import ModelNotFoundError, SettingsError, UnsupportedModelError
 from sira_cli.methods import METHODS
 from sira_cli.models.preset import Preset
 from sira_cli.models.texts import Answer
-from sira_cli.pictures.sources import as_picture, open_picture
+from sira_cli.pictures.sources import open_picture
 from sira_cli.run.lvlm import Lvlm, load
-from sira_cli.run.runner import READERS, WINDOW
 from sira_cli.run.task import Caption
 from tests.support.checkpoints import write_qwen
 from tests.support.helpers import SlowContrast, mostly_slow, under
@@ -109,16 +108,6 @@ def test_the_generation_config_of_a_checkpoint_gives_its_end_tokens_and_nothing_
     assert qwen.model.generation_config.pad_token_id == on_disk["pad_token_id"]
 
 
-def test_alpha_zero_is_greedy_and_sira_is_not(qwen, photos):
-    greedy, zero, strong = (
-        under(qwen, method, **settings).caption(photos["coffee"])
-        for method, settings in (("greedy", {}), ("sira", {"alpha": 0.0}), ("sira", {"alpha": 2.0}))
-    )
-    assert greedy.text == zero.text != strong.text
-    assert (greedy.method, zero.method) == ("greedy", "sira")
-    assert greedy.key != zero.key
-
-
 def test_the_record(llava, photos):
     good = llava.caption(photos["rocket"])
     task = Caption.of(llava.preset, llava.decoder)
@@ -155,37 +144,6 @@ def test_the_end_token_ends_an_answer(llava, llava_folder, photos, tmp_path):
     result = load(folder, max_new_tokens=8).caption(photos["rocket"])
     assert result.finish_reason == "stop"
     assert result.output_tokens == tokens.index(end) + 1
-
-
-def test_special_tokens_are_not_text_and_the_tokenizer_knows_the_end(llava, llava_folder, photos, tmp_path):
-    """A head that says </s> instead of the first word, and no end token in generation_config.json."""
-    first = llava.processor.tokenizer(" " + llava.caption(photos["rocket"]).text)["input_ids"][1]
-    folder = edited(llava_folder, tmp_path / "mute", "generation_config.json", eos_token_id=None)
-    tensors = load_file(folder / "model.safetensors")
-    head = next(tensors[name] for name in tensors if name.endswith("lm_head.weight"))
-    head[llava.processor.tokenizer.eos_token_id] = 2 * head[first]
-    save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
-    result = load(folder, max_new_tokens=3).caption(photos["rocket"])
-    assert (result.text, result.finish_reason, result.output_tokens) == ("", "stop", 1)
-
-
-def test_top_p_and_the_whole_vocabulary_take_part_in_sampling(llava, photos):
-    narrow = under(llava, temperature=1.5, top_p=1e-6).caption(photos["rocket"])
-    assert narrow.text == llava.caption(photos["rocket"]).text
-    wide = under(llava, temperature=1e6, max_new_tokens=1)
-    inputs = wide.prepare([open_picture(photos["rocket"]).image], ["Hm?"])
-    first = {wide.generate(inputs, seeds=[seed]).item() for seed in range(60)}
-    assert len(first) > 50  # transformers' default would leave the 50 likeliest
-
-
-@pytest.mark.parametrize(("family", "template"), [("llava", "chat_template.jinja"), ("qwen", "chat_template.json")])
-def test_a_template_of_its_own_file_is_not_needed(family, template, request, photos, tmp_path):
-    """LLaVA's prompt is known without one; Qwen's tokenizer config has it too."""
-    folder = tmp_path / "bare"
-    shutil.copytree(request.getfixturevalue(f"{family}_folder"), folder)
-    (folder / template).unlink()
-    expected = request.getfixturevalue(family).caption(photos["coffee"]).text
-    assert load(folder, max_new_tokens=8).caption(photos["coffee"]).text == expected
 
 
 def test_no_template_at_all_is_refused(qwen_folder, photos, tmp_path):
@@ -272,9 +230,8 @@ def test_a_model_of_too_many_layers_is_refused_before_it_is_built(llava_folder, 
     ("settings", "message"),
     [
         ({"method": "siren"}, "no method named 'siren'; available: sira, greedy"),
-        ({"device": "gpu"}, "no device named 'gpu'"),
-        ({"device": "meta"}, "device meta is not supported"),
-        ({"device": "cuda:7"}, "device cuda:7 does not exist: torch sees 0 CUDA devices"),
+        ({"device": "gpu"}, "device gpu does not exist here: expected auto, cpu"),
+        ({"device": "cuda:7"}, "device cuda:7 does not exist here"),
         ({"quantization": "3bit"}, "`quantization=` 3bit: expected 8bit or 4bit, or none"),
         ({"revision": "abc"}, "a folder has no revisions: leave out revision 'abc'"),
         ({"k": 8}, r"L = 8 decoder layers, so k must be 1\.\.7"),
@@ -344,16 +301,6 @@ def test_many_pictures_have_the_results_of_single_ones_and_a_bad_one_has_its_own
     assert results[2].error == f"{tmp_path}/none.png: no such file"
 
 
-def test_pictures_are_taken_a_few_ahead(lvlm):
-    taken = []
-    results = lvlm.caption_many((taken.append(path) or path for path in 10 * EXAMPLES), batch_size=1)
-    next(results)
-    assert len(taken) < 2 * (READERS + WINDOW)
-    results.close()
-    with pytest.raises(SettingsError, match="batch_size must be 1 or more; got 0"):
-        next(lvlm.caption_many(EXAMPLES, batch_size=0))
-
-
 def test_a_picture_may_be_bytes_a_stream_an_image_or_an_array(lvlm):
     path = EXAMPLES[0]
     expected, data = lvlm.caption(path).text, path.read_bytes()
@@ -364,20 +311,6 @@ def test_a_picture_may_be_bytes_a_stream_an_image_or_an_array(lvlm):
         assert (alone.text, pair.text) == (expected, lvlm.caption([path, path]).text)
     grey = np.arange(12, dtype=np.uint8).reshape(3, 4)
     assert open_picture(grey).image.getpixel((1, 2)) == (9, 9, 9)
-
-
-@pytest.mark.parametrize(
-    ("source", "message"),
-    [
-        ({"a.png", "b.png"}, "a set is not a picture: expected a path.*`caption_many` takes several pictures"),
-        ([], "a group of pictures is empty"),
-        (np.zeros((2, 2, 3)), r"an array of float64 \[2, 2, 3\] is not a picture: expected uint8"),
-        (np.zeros((0, 2), np.uint8), r"an array of uint8 \[0, 2\] is not a picture"),
-    ],
-)
-def test_what_is_no_picture_is_named(source, message):
-    with pytest.raises(PictureError, match=message):
-        as_picture(source)
 
 
 def test_a_model_says_what_it_is(demo):
@@ -408,17 +341,6 @@ def test_attach_decodes_with_any_method(lvlm, prepared, method):
     assert lvlm.vocabulary.text(lvlm.ends.until_end(new)).strip() == other.caption(EXAMPLES[0]).text
 
 
-def test_attach_takes_a_method_s_settings_and_a_seed(demo, prepared):
-    def logits(**settings) -> torch.Tensor:
-        how = {"max_new_tokens": 1, "do_sample": False, "output_logits": True, "return_dict_in_generate": True}
-        with attach(demo.model, method="vcd", inputs=prepared, **settings):
-            return demo.model.generate(**prepared, **how).logits[0]
-
-    assert torch.equal(logits(seed=1), logits(seed=1))
-    assert not torch.equal(logits(seed=1), logits(seed=2))
-    assert not torch.equal(logits(), logits(noise_step=999))
-
-
 @pytest.mark.parametrize(
     ("given", "message"),
     [
@@ -432,11 +354,3 @@ def test_attach_refuses_what_a_method_cannot(demo, prepared, given, message):
     given = {**given, "inputs": prepared} if "inputs" in given else given
     with pytest.raises(SettingsError, match=message), attach(demo.model, **given):
         pass
-
-
-def test_on_step_sees_both_streams_of_greedy(demo, prepared):
-    steps = []
-    with attach(demo.model, SiraConfig(k=7), method="greedy", on_step=steps.append):
-        demo.model.generate(**prepared, max_new_tokens=2, do_sample=False)
-    assert torch.equal(steps[0].contrast, steps[0].full)
-    assert not torch.equal(steps[0].cf, steps[0].full)

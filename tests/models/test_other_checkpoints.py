@@ -17,13 +17,12 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
-from safetensors import safe_open
 from skimage import data
 from transformers import AutoImageProcessor, AutoModelForImageTextToText, AutoProcessor, AutoTokenizer
 from transformers.models.gemma4.image_processing_pil_gemma4 import get_aspect_ratio_preserving_size
 
 from sira_cli import load
-from sira_cli.errors import HugePictureError
+from sira_cli.errors import PictureError
 from sira_cli.models import presets
 from sira_cli.models.processor import chat_inputs
 from sira_cli.pictures.sources import open_picture
@@ -74,19 +73,6 @@ def test_prompt_pixels_and_greedy_text_are_those_of_transformers(family, checkpo
         assert (result.status, result.output_tokens, result.prompt_tokens) == ("ok", 6, len(ids))
         assert result.image_tokens == ids.count(image_token) > 0
         assert result.text
-
-
-def test_the_model_is_the_one_in_the_files(family, checkpoint_of):
-    checkpoint = checkpoint_of(family)
-    dtype = _json(checkpoint, "config.json")["torch_dtype"]
-    model = load(checkpoint, dtype=dtype).model  # auto may be another one, where the processor has no arithmetic for it
-    assert model.dtype == getattr(torch, dtype)
-    # Soft-capped scores need eager attention, and transformers takes it by itself.
-    assert model.get_decoder().config._attn_implementation == ("eager" if family == "PaliGemma 2" else "sdpa")
-    with safe_open(checkpoint / "model.safetensors", "pt") as weights:
-        heads = [name for name in weights.keys() if name.endswith("lm_head.weight")]  # noqa: SIM118 # no mapping
-        head = weights.get_tensor(heads[0]) if heads else model.get_input_embeddings().weight
-    assert torch.equal(model.get_output_embeddings().weight, head)
 
 
 @pytest.mark.parametrize("as_list", [False, True])
@@ -232,5 +218,5 @@ def test_the_prompt_of_llavas_authors_and_a_strip_that_would_make_a_huge_square(
     text = text.replace("<image>" * 576 + " ", "<image>")  # SentencePiece begins each piece of text with a space
     assert text == f"{SYSTEM} USER: <image>\nWhat is this? ASSISTANT:"
     monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 50_000)
-    with pytest.raises(HugePictureError, match=r"400 x 2 would have 160,000 pixels; expected at most 100,000"):
+    with pytest.raises(PictureError, match=r"400 x 2 pixels would become 400 x 400, and 100,000 pixels are the limit"):
         original.caption(Image.new("RGB", (400, 2)))

@@ -19,7 +19,7 @@ from sira_cli.core import reference
 from sira_cli.errors import SettingsError
 from sira_cli.models import placement
 from sira_cli.models.load import check_structure, load_model
-from sira_cli.models.packed import HalfLinear, can_pack, packed_bytes
+from sira_cli.models.placement import HalfLinear, can_pack, packed_bytes
 from sira_cli.models.presets import find
 from sira_cli.pictures.sources import open_picture
 from tests.support import layouts

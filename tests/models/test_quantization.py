@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
-
 import pytest
 import torch
 from torch import nn
@@ -51,29 +48,17 @@ def test_only_matrices_of_the_language_layers_are_quantized(name, bits, tmp_path
 def test_what_bitsandbytes_cannot_quantize_or_multiply_is_refused(monkeypatch):
     """On a CPU with AVX512-BF16, plain `generate` fails at some matrices as well."""
     model = tiny.FAMILIES["Qwen3.5"]().model  # 4 outputs, one per head
-    with pytest.raises(SettingsError, match=r"quantization reaches \d+% of the weights of .* are experts"):
-        quantization_config("4bit", tiny.FAMILIES["Qwen3.5 MoE"]().model, "cuda:0")
-    with pytest.raises(SettingsError, match="the checkpoint's own code makes this model: leave out"):
+    with pytest.raises(SettingsError, match="the checkpoint's own code makes this model, of unknown"):
         quantization_config("4bit", None, "cuda:0")
     assert quantization_config("4bit", model, "cuda:0").load_in_4bit
     bnb = pytest.importorskip("bitsandbytes", reason=MISSING)
     monkeypatch.setattr(bnb.functional, "has_avx512bf16", lambda: True)
-    with pytest.raises(SettingsError, match=r"multiples of 64 inputs and 32 outputs; .* give `quantization=` 8bit"):
+    with pytest.raises(SettingsError, match=r"multiples of 64 inputs and 32 outputs, .* give `quantization=` 8bit"):
         quantization_config("4bit", model, "cpu")
     assert quantization_config("8bit", model, "cpu").load_in_8bit
     assert quantization_config("4bit", model, "cuda:0").load_in_4bit
     monkeypatch.setattr(bnb.functional, "has_avx512bf16", lambda: False)
     assert quantization_config("4bit", model, "cpu").load_in_4bit
-
-
-def test_a_quantization_decides_the_key(sira, tmp_path):
-    lvlm = load("demo")
-    loaded = [lvlm.under(lvlm.decoder, lvlm.preset.with_settings(quantization=each)) for each in (None, "8bit", "4bit")]
-    assert len({key_of(each, "caption", "a.png", "0", "p") for each in loaded}) == 3
-    command = ("caption", "examples/scene-2900000.png", "-p", "demo", "--max-new-tokens", 2, "-o", tmp_path / "a.jsonl")
-    assert sira(*command)[0] == 0
-    code, _, err = sira(*command, "--quantization", "8bit")
-    assert (code, "quantization is None there and '8bit' now" in err) == (2, True)
 
 
 def test_a_missing_bitsandbytes_names_the_extra(llava_folder, monkeypatch):
@@ -124,10 +109,11 @@ def test_tokens_are_those_of_algorithm_1_by_the_letter_on_quantized_weights(llav
     assert found.gap != plain.gap  # other weights
 
 
-def test_bitsandbytes_says_nothing_unless_asked(llava_folder, photos):
-    """It has a line for each layer and step. In a process of its own: pytest takes what is logged."""
-    pytest.importorskip("bitsandbytes", reason=MISSING)
-    command = [sys.executable, "-m", "sira_cli", "caption", photos["coffee"], "-m", llava_folder]
-    options = ["--quantization", "8bit", "--dtype", "bfloat16", "--max-new-tokens", "3"]
-    said = subprocess.run([*command, *options], capture_output=True, text=True, timeout=300, check=True)
-    assert (bool(said.stdout.strip()), said.stderr) == (True, "")
+def test_a_quantization_decides_the_key(sira, tmp_path):
+    lvlm = load("demo")
+    loaded = [lvlm.under(lvlm.decoder, lvlm.preset.with_settings(quantization=each)) for each in (None, "8bit", "4bit")]
+    assert len({key_of(each, "caption", "a.png", "0", "p") for each in loaded}) == 3
+    command = ("caption", "examples/scene-2900000.png", "-p", "demo", "--max-new-tokens", 2, "-o", tmp_path / "a.jsonl")
+    assert sira(*command)[0] == 0
+    code, _, err = sira(*command, "--quantization", "8bit")
+    assert (code, "quantization is None there and '8bit' now" in err) == (2, True)

@@ -81,20 +81,6 @@ def test_texts_are_finished(settings, reason, expected):
     assert unfinished.text == "A dog that"
 
 
-@pytest.mark.parametrize(
-    "method", ["sira", "vcd", *(pytest.param(each, marks=pytest.mark.slow) for each in ("greedy", "sid"))]
-)
-def test_settings_against_repetition_are_those_of_transformers(demo, method):
-    settings = {"repetition_penalty": 1.5}
-    if method in ("sira", "greedy"):  # the others' cut-offs sometimes leave one token only: see below
-        settings["no_repeat_ngram_size"] = 3
-    plain = under(demo, method, max_new_tokens=24)
-    lvlm, inputs = under(plain, **settings), plain.prepare([Image.open(EXAMPLES[0])], [PROMPT])
-    expected = plain.decode(inputs, 24, do_sample=False, **settings)
-    assert torch.equal(lvlm.generate(inputs), expected[:, inputs["input_ids"].shape[1] :])
-    assert not torch.equal(plain.generate(inputs), lvlm.generate(inputs))
-
-
 @pytest.mark.parametrize("num_beams", [1, 2])
 def test_padding_is_no_repetition(num_beams, photos, qwen_folder):
     """Left padding of a batch must not be punished: in Qwen's checkpoints it is an end token."""
@@ -144,16 +130,6 @@ def test_an_option_changes_text_key_and_record_and_is_kept_apart(sira, tmp_path,
     assert (code, f"is {value!r} there and None now" in err) == (2, True)
     assert sira("caption", EXAMPLES[0], *FAST, *given, "-o", output)[0] == 0
     assert output.read_bytes() == before
-
-
-def test_benchmarks_get_answers_as_the_model_gave_them(sira, tmp_path):
-    preset = tmp_path / "mine.yaml"
-    preset.write_text("model: bundled\nsira: {k: 7}\ntext: {prefix: 'ohwx, '}\n")
-    sira("demo", "--export", tmp_path / "scenes", "--limit", 2)
-    asked = (*(tmp_path / "scenes/pope").glob("*random*.json"), "--images", tmp_path / "scenes/images")
-    assert sira("eval", "pope", *asked, "-p", preset, "--against", "sira", "-o", tmp_path / "out")[0] == 0
-    (answers,) = (tmp_path / "out").glob("sira-*.jsonl")
-    assert {json.loads(line)["text"].rstrip(".") for line in answers.read_text().splitlines()} <= {"Yes", "No"}
 
 
 SEEDS = range(40)
@@ -222,13 +198,6 @@ def test_a_token_that_is_ruled_out_is_never_picked_not_even_by_a_number_that_rou
     assert left.tolist() == [[-math.inf, -math.inf, 0.0, -math.inf, -math.inf]]
 
 
-def test_seeds_differ_by_seed_picture_and_prompt_and_stay_the_same(demo):
-    parts = [(0, "a", "b"), (1, "a", "b"), (0, "b", "a"), (0, "ab", ""), (0, "a", "c"), (0, "a")]
-    assert len({derived_seed(*part) for part in parts}) == len(parts)
-    assert derived_seed(0, "a", "b") == derived_seed(0, "a", "b") < 2**63
-    assert demo.text_seeds(["a", "b"], ["c", "c"]) == [derived_seed(0, "a", "c"), derived_seed(0, "b", "c")]
-
-
 def test_a_picture_has_the_same_text_alone_and_in_a_batch(demo, tmp_path):
     """Equal pictures have equal draws; the random numbers of others play no part, and stay as they are."""
     lvlm = under(demo, temperature=2.0, max_new_tokens=8, seed=4, top_k=50, min_p=0.01)
@@ -260,3 +229,34 @@ def test_a_sampled_text_that_goes_on_from_its_middle_draws_what_it_would_have_dr
     shorter, start = trail.back(inputs, [0], [text[:5]])
     assert start.in_inputs > 1
     assert lvlm.generate(shorter, seeds=[3], start=start).tolist() == [text[start.in_inputs :]]
+
+
+@pytest.mark.parametrize(
+    "method", ["sira", "vcd", *(pytest.param(each, marks=pytest.mark.slow) for each in ("greedy", "sid"))]
+)
+def test_settings_against_repetition_are_those_of_transformers(demo, method):
+    settings = {"repetition_penalty": 1.5}
+    if method in ("sira", "greedy"):  # the others' cut-offs sometimes leave one token only: see below
+        settings["no_repeat_ngram_size"] = 3
+    plain = under(demo, method, max_new_tokens=24)
+    lvlm, inputs = under(plain, **settings), plain.prepare([Image.open(EXAMPLES[0])], [PROMPT])
+    expected = plain.decode(inputs, 24, do_sample=False, **settings)
+    assert torch.equal(lvlm.generate(inputs), expected[:, inputs["input_ids"].shape[1] :])
+    assert not torch.equal(plain.generate(inputs), lvlm.generate(inputs))
+
+
+def test_benchmarks_get_answers_as_the_model_gave_them(sira, tmp_path):
+    preset = tmp_path / "mine.yaml"
+    preset.write_text("model: bundled\nsira: {k: 7}\ntext: {prefix: 'ohwx, '}\n")
+    sira("demo", "--export", tmp_path / "scenes", "--limit", 2)
+    asked = (*(tmp_path / "scenes/pope").glob("*random*.json"), "--images", tmp_path / "scenes/images")
+    assert sira("eval", "pope", *asked, "-p", preset, "--against", "sira", "-o", tmp_path / "out")[0] == 0
+    (answers,) = (tmp_path / "out").glob("sira-*.jsonl")
+    assert {json.loads(line)["text"].rstrip(".") for line in answers.read_text().splitlines()} <= {"Yes", "No"}
+
+
+def test_seeds_differ_by_seed_picture_and_prompt_and_stay_the_same(demo):
+    parts = [(0, "a", "b"), (1, "a", "b"), (0, "b", "a"), (0, "ab", ""), (0, "a", "c"), (0, "a")]
+    assert len({derived_seed(*part) for part in parts}) == len(parts)
+    assert derived_seed(0, "a", "b") == derived_seed(0, "a", "b") < 2**63
+    assert demo.text_seeds(["a", "b"], ["c", "c"]) == [derived_seed(0, "a", "c"), derived_seed(0, "b", "c")]

@@ -18,8 +18,7 @@ from sira_cli.core.passes import ImagePrefix
 from sira_cli.errors import SettingsError, UnfinishedReasoningError
 from sira_cli.look import second_look
 from sira_cli.look.second_look import SecondLook
-from sira_cli.models.reasoning import ReasoningParser
-from sira_cli.models.vocabulary import Detokenizer, Vocabulary
+from sira_cli.models.vocabulary import ReasoningParser, Vocabulary
 from sira_cli.pictures.sources import located, open_picture
 from sira_cli.run.events import Failed, Finished, Skipped
 from sira_cli.run.run import run_pictures
@@ -326,15 +325,3 @@ def test_an_answer_at_once_begins_outside_of_the_thought_that_other_prompts_open
     tokens = vocabularies["qwen3"].encode("A cup.")
     assert parser.parse(tokens).reasoning == "A cup."
     assert parser.parse(tokens, at_once=True).text == "A cup."
-
-
-@pytest.mark.parametrize("model", ["qwen3", "qwen2.5", "gemma4", "llama"])
-def test_long_thoughts_are_read_as_a_whole_is(vocabularies, model):
-    """Characters of several tokens, and spaces that depend on the token before (Llama's first has none)."""
-    vocabulary, thought = vocabularies[model], "Ein Hündchen 🐕 und 茶碗, rot.\n" * 20
-    opening, closing = ("<|channel>", "<channel|>") if model == "gemma4" else ("<think>", "</think>")
-    tokens = vocabulary.encode(thought)
-    whole = vocabulary.text(tokens)  # tiny vocabularies know few characters
-    assert "".join(map(Detokenizer(vocabulary).add, tokens)) == whole
-    tokens = vocabulary.encode(f"{opening}{thought}{closing}A cup.")
-    assert ReasoningParser(vocabulary).parse(tokens).reasoning == whole.strip()

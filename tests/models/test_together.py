@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import re
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -13,7 +12,7 @@ from PIL import Image
 
 from sira_cli import load
 from sira_cli.core import reference
-from sira_cli.errors import LongPromptError, PictureError, SettingsError
+from sira_cli.errors import LongPromptError, SettingsError
 from sira_cli.methods import METHODS
 from sira_cli.run.lvlm import Lvlm
 from tests.support.checkpoints import ALL
@@ -76,16 +75,9 @@ def test_a_template_for_one_picture_is_refused_by_name(family, checkpoint_of, pi
         lambda: lvlm.prepare([pictures], [QUESTION]),
         lambda: lvlm.ask(EXAMPLES[:2], QUESTION),
     ):
-        with pytest.raises(SettingsError, match="this Llava model takes one picture with a text, not 2"):
+        with pytest.raises(SettingsError, match="this Llava model does not take the turns user with 2 pictures"):
             ask()
     lvlm.prepare(pictures, [QUESTION] * 2)  # one each
-
-
-def test_texts_that_a_template_holds_anyway_are_taken(qwen_folder, pictures):
-    lvlm = load(qwen_folder)
-    for text in ("", "a", "user", "You are a helpful assistant."):
-        lvlm.check_prompt(text, 2)
-        assert len(lvlm.prepare([pictures], [text])["image_grid_thw"]) == 2
 
 
 def test_answers_depend_on_every_picture_and_their_order(demo):
@@ -121,14 +113,6 @@ def test_a_caption_of_several_pictures_is_looked_at_twice(demo, mode):
         assert each == claim | {name: pytest.approx(claim[name], abs=1e-5) for name in ("support", "neither")}
 
 
-def test_one_bad_picture_is_named(demo, tmp_path):
-    (tmp_path / "bad.png").write_bytes(EXAMPLES[0].read_bytes()[:500])
-    with pytest.raises(PictureError, match=r"bad\.png: is damaged"):
-        demo.ask([EXAMPLES[0], tmp_path / "bad.png"], QUESTION)
-    with pytest.raises(PictureError, match=r"none\.png: no such file"):
-        demo.ask([tmp_path / "none.png", EXAMPLES[0]], QUESTION)
-
-
 @pytest.mark.parametrize("method", METHODS)
 def test_every_method_takes_several_pictures(demo, method):
     """What it says about two pictures in a batch with one is what it says about them alone."""
@@ -145,16 +129,10 @@ def test_a_group_that_is_longer_than_the_context_is_refused(demo):
     most = 1 + (1024 - one) // (two - one)
     demo.prepare([[image] * most], [QUESTION])
     length = one + (two - one) * most
-    message = f"a prompt with {most + 1} pictures has {length:,} tokens, .* holds 1,024: give fewer pictures, or make"
+    message = f"a prompt with {most + 1} pictures has {length:,} tokens, .* holds 1,024: shorten it, or give fewer"
     with pytest.raises(LongPromptError, match=message) as refused:
         demo.prepare([image, [image] * (most + 1)], [QUESTION] * 2)
     assert refused.value.tokens == length
-
-
-def test_a_prompt_with_one_picture_is_refused_too_if_it_is_longer_than_the_context(demo):
-    (result,) = demo.caption_many([EXAMPLES[0]], "a " * 2000)
-    assert (result.status, result.text) == ("error", "")
-    assert re.search(r"with a picture has 2,\d+ tokens, .* holds 1,024: shorten it, or", result.error)
 
 
 def test_the_context_of_a_config_that_stretches_its_positions_or_states_none(demo):

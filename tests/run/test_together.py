@@ -82,7 +82,7 @@ def test_one_bad_picture_fails_its_group_and_nothing_else(sira, demo, monkeypatc
     assert records[3]["error"] == "photos/none.png: no such file"
     assert re.fullmatch(
         r"photos/0.png \| .* and 16 more: a prompt with 20 pictures has 1,\d{3} tokens, and the model's context holds "
-        "1,024: give fewer pictures, or make them smaller",
+        "1,024: shorten it, or give fewer or smaller pictures",
         records[5]["error"],
     )
     for number in (0, 2, 4):
@@ -202,7 +202,7 @@ def test_a_model_that_takes_one_picture_is_refused_before_any_is_decoded(sira, c
     groups = write("photos/g.jsonl", {"images": ["0.png"]}, {"images": ["0.png", "1.png"], "text": "A dog."})
     for options in (("--files-from", groups), ("photos", "--together")):
         code, _, err = sira("caption", *options, "-m", model, "-o", "out.jsonl")
-        assert (code, "this Llava model takes one picture with a text, not" in err) == (2, True)
+        assert (code, "this Llava model does not take the turns user with" in err) == (2, True)
     assert sira("trace", "photos", "--together", "-m", model)[0] == 2
 
 

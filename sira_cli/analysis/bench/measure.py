@@ -32,8 +32,7 @@ from sira_cli.methods import find
 from sira_cli.methods.calibrated import Calibrated, Calibration, Origin
 from sira_cli.methods.second_pass import SecondPass
 from sira_cli.models.memory import cache_bytes, peak_memory
-from sira_cli.models.packed import stored_bytes
-from sira_cli.models.placement import devices_of
+from sira_cli.models.placement import devices_of, stored_bytes
 from sira_cli.run.lvlm import Lvlm
 from sira_cli.run.records import Report, Table
 
