@@ -152,7 +152,7 @@ class SchemaMask(LogitsProcessor):
 
 
 def without(scores: Tensor, ruled_out: Tensor) -> Tensor:
-    """Return scores `[B, V]` with -inf at tokens that are ruled out; a cut-off that leaves none is applied anew."""
+    """Return scores `[B, V]` with -inf at tokens that are ruled out; a cut-off that leaves none is applied again."""
     left = scores.masked_fill(ruled_out, -math.inf)
     if (own := newest_cut_off()) is not None:
         before, z = (each.masked_fill(ruled_out, -math.inf) for each in uncut(scores))
