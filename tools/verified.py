@@ -21,7 +21,7 @@ from sira_cli.demo.questions import caption_counts, held_out, mentions
 from sira_cli.demo.scenes import TEST_SEEDS, VALIDATION_SEEDS, Scene, render
 from sira_cli.eval.figures import CAPTION_DENOMINATORS, caption_figures
 from sira_cli.eval.statistics import Counts, MethodFigures, Tally, ratio
-from sira_cli.look.verify import Verify
+from sira_cli.look.claims import Verify
 from sira_cli.models.preset import read_value
 from sira_cli.models.presets import find
 from sira_cli.run.lvlm import Lvlm

@@ -224,7 +224,7 @@ def _by_controls(
 ) -> ControlsReport:
     """Ask about the things that captions name and about controls, and find the threshold."""
     from sira_cli.analysis.calibration.support import ControlsReport, WithControls
-    from sira_cli.look.verify import ObjectFinder, Verify
+    from sira_cli.look.claims import ObjectFinder, Verify
     from sira_cli.look.words import find_words
     from sira_cli.pictures.captions import check_pictures, find_captions
     from sira_cli.run.check import Check

@@ -91,7 +91,7 @@ def check(
         raise SettingsError("--engine ray writes files: give -o FILE")
     if not paths and selection.files_from is None:
         raise SettingsError("Missing argument 'PATH': a folder of pictures with captions, or a file of captions")
-    from sira_cli.look.verify import Verify
+    from sira_cli.look.claims import Verify
     from sira_cli.look.words import find_words
     from sira_cli.pictures.captions import check_pictures, find_captions
     from sira_cli.pictures.find import Pictures, left_out_message

@@ -222,7 +222,7 @@ def _ask(
     """Ask one model all questions of some benchmarks, and report on each; a shard has no report."""
     from sira_cli.eval.evaluation import Evaluation, has_captions, pictures_of, with_controls
     from sira_cli.eval.report import find_model
-    from sira_cli.look.verify import Verify
+    from sira_cli.look.claims import Verify
     from sira_cli.models import combinations
     from sira_cli.pictures.find import Shard
 

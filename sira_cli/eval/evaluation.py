@@ -22,7 +22,7 @@ from sira_cli.eval.answers import Answers, read_answers
 from sira_cli.eval.benchmark import AnswerFiles, Ask, Benchmark, Part
 from sira_cli.eval.report import EvalReport
 from sira_cli.files import make_folder
-from sira_cli.look.verify import Verify
+from sira_cli.look.claims import Verify
 from sira_cli.methods.base import Method
 from sira_cli.models import combinations
 from sira_cli.models.preset import Preset

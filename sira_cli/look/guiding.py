@@ -19,10 +19,9 @@ import torch
 from torch import Tensor
 from transformers import LogitsProcessor, LogitsProcessorList, StoppingCriteria
 
-from sira_cli.look.claims import Claim, without_places
+from sira_cli.look.claims import Claim, Verify, without_places
 from sira_cli.look.guide import Guide, GuideMask, GuideRules, last_sentence, whole_sentences
 from sira_cli.look.second_look import PictureLook, SecondLook
-from sira_cli.look.verify import Verify
 from sira_cli.look.words import Thing
 from sira_cli.methods.base import Ability
 from sira_cli.models.model import LoadedModel

@@ -22,8 +22,7 @@ from torch import Tensor
 
 from sira_cli.core.passes import BIDIRECTIONAL, ImagePrefix
 from sira_cli.errors import PictureSettingsError, SettingsError, UnsupportedModelError
-from sira_cli.look.claims import Check, Claim, best_of
-from sira_cli.look.verify import LIST_TOKENS, ObjectFinder, Verify
+from sira_cli.look.claims import LIST_TOKENS, Check, Claim, ObjectFinder, Verify, best_of
 from sira_cli.look.words import Thing
 from sira_cli.methods.prompts import pictures_of
 from sira_cli.models.model import LoadedModel

@@ -15,7 +15,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Self
 
-from sira_cli.look.verify import Verify
+from sira_cli.look.claims import Verify
 from sira_cli.methods import find
 from sira_cli.models import combinations
 from sira_cli.models.preset import Preset

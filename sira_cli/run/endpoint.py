@@ -22,8 +22,7 @@ from PIL import ExifTags, Image
 
 from sira_cli.errors import NoAnswerError, SettingsError, SiraError, install
 from sira_cli.look import claims
-from sira_cli.look.claims import Claim, best_of
-from sira_cli.look.verify import LIST_TOKENS, ObjectFinder
+from sira_cli.look.claims import LIST_TOKENS, Claim, ObjectFinder, best_of
 from sira_cli.look.words import Thing
 from sira_cli.models.texts import Answer
 from sira_cli.pictures.picture import Picture

@@ -10,9 +10,8 @@ from dataclasses import replace
 from typing import Any, Self
 
 from sira_cli.errors import SettingsError, UnfinishedJsonError, UnfinishedReasoningError
-from sira_cli.look.claims import Check
+from sira_cli.look.claims import Check, Verify
 from sira_cli.look.second_look import SecondLook
-from sira_cli.look.verify import Verify
 from sira_cli.look.words import WordList
 from sira_cli.methods.base import Method
 from sira_cli.models.hub import Download

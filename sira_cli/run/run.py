@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sira_cli.errors import ModelNotFoundError, SiraError
-from sira_cli.look.verify import Verify
+from sira_cli.look.claims import Verify
 from sira_cli.models.hub import find_checkpoint
 from sira_cli.models.schema import SchemaSource
 from sira_cli.pictures.find import Shard

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 from sira_cli._version import __version__
 from sira_cli.errors import PictureSettingsError, SettingsError
-from sira_cli.look.verify import Verify
+from sira_cli.look.claims import Verify
 from sira_cli.methods.base import Method
 from sira_cli.models import combinations
 from sira_cli.models.preset import Preset, check_text

@@ -14,8 +14,8 @@ from typing import Any
 from PIL.Image import Image
 
 from sira_cli.errors import HugePictureError, SettingsError
+from sira_cli.look.claims import Verify
 from sira_cli.look.second_look import PictureLook
-from sira_cli.look.verify import Verify
 from sira_cli.methods import find, require
 from sira_cli.methods.base import Ability, Method
 from sira_cli.methods.prompts import Conversation, Prompt

@@ -25,8 +25,8 @@ from transformers import AutoModelForImageTextToText, GenerationConfig
 
 from sira_cli.core.streams import VIEWS
 from sira_cli.errors import PictureSettingsError, SettingsError, SiraError
+from sira_cli.look.claims import LIST_TOKENS, Verify
 from sira_cli.look.second_look import SecondLook
-from sira_cli.look.verify import LIST_TOKENS, Verify
 from sira_cli.methods.base import Method
 from sira_cli.methods.prompts import Prompt, pictures_of
 from sira_cli.models import combinations

@@ -15,7 +15,7 @@ from sira_cli import load
 from sira_cli.analysis.trace.read import read_traces
 from sira_cli.analysis.trace.task import Trace, TraceOutput, read_texts, run_traces
 from sira_cli.errors import DataError
-from sira_cli.look.verify import Verify
+from sira_cli.look.claims import Verify
 from sira_cli.pictures.picture import Picture
 from sira_cli.pictures.sources import located, open_picture
 from tests.support.checkpoints import REPRESENTATIVES

@@ -10,9 +10,9 @@ import torch
 from sira_cli.core.rules import cut_offs_kept, plausible
 from sira_cli.demo.questions import held_out, mentions
 from sira_cli.demo.scenes import VALIDATION_SEEDS, render
+from sira_cli.look.claims import Verify
 from sira_cli.look.guide import Guide, GuideMask, GuideRules, NameTokens, Place, sentence_spans, whole_sentences
 from sira_cli.look.guiding import captions
-from sira_cli.look.verify import Verify
 from sira_cli.look.words import WordList, shipped
 from sira_cli.models.progress import Trail
 from sira_cli.run.task import Caption

@@ -16,9 +16,9 @@ from sira_cli.core.passes import BIDIRECTIONAL, ImagePrefix, followed
 from sira_cli.core.reference import counterfactual
 from sira_cli.errors import SettingsError, UnsupportedModelError
 from sira_cli.look import second_look
+from sira_cli.look.claims import ObjectFinder, Verify
 from sira_cli.look.guiding import GivenTokens
 from sira_cli.look.second_look import SecondLook, answer_tokens
-from sira_cli.look.verify import ObjectFinder, Verify
 from sira_cli.look.words import Asked, Thing, WordList
 from sira_cli.models import presets
 from sira_cli.models.progress import Start, Trail

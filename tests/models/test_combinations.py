@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from sira_cli.errors import SettingsError
-from sira_cli.look.verify import Verify
+from sira_cli.look.claims import Verify
 from sira_cli.methods import find
 from sira_cli.models import presets
 from sira_cli.models.combinations import ROWS, check

@@ -20,7 +20,7 @@ from sira_cli.analysis import sweep as sweeping
 from sira_cli.analysis.experiment import Units
 from sira_cli.analysis.questions import Question, QuestionSet
 from sira_cli.analysis.sweep import Grid, SweepReport, sweep
-from sira_cli.look.verify import Verify
+from sira_cli.look.claims import Verify
 from sira_cli.models import memory
 from sira_cli.pictures.opening import BOUND
 from sira_cli.pictures.picture import Picture

@@ -16,7 +16,7 @@ from sira_cli.cli.terminal.output import MORE_WORDS
 from sira_cli.demo.questions import held_out
 from sira_cli.demo.scenes import VALIDATION_SEEDS, render
 from sira_cli.errors import DataError
-from sira_cli.look.verify import Verify
+from sira_cli.look.claims import Verify
 from sira_cli.pictures.captions import find_captions
 from sira_cli.run.check import EMPTY, NOT_RECOGNISED, Check
 from sira_cli.run.events import Failed, Finished, Skipped

@@ -11,7 +11,7 @@ from sira_cli import load
 from sira_cli.demo.questions import held_out
 from sira_cli.demo.scenes import VALIDATION_SEEDS, render
 from sira_cli.errors import SettingsError
-from sira_cli.look.verify import Verify
+from sira_cli.look.claims import Verify
 from sira_cli.run.run import run_pictures
 
 FIRST = VALIDATION_SEEDS[500_000]  # greedy names a cup there that is not in the scene

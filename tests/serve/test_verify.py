@@ -8,7 +8,7 @@ import pytest
 
 from sira_cli.demo.questions import held_out
 from sira_cli.demo.scenes import VALIDATION_SEEDS, render
-from sira_cli.look.verify import Verify
+from sira_cli.look.claims import Verify
 from tests.serve.helpers import PROMPT, ask, data_of, said, streamed, text
 
 # In the first, greedy names a cup that is not there; in the second, one thing after the other.

@@ -8,7 +8,7 @@ from sira_cli.analysis.experiment import Units
 from sira_cli.demo.measure import load_method
 from sira_cli.demo.questions import hallucinated, held_out
 from sira_cli.demo.scenes import VALIDATION_SEEDS, render
-from sira_cli.look.verify import Verify
+from sira_cli.look.claims import Verify
 from tools.verified import measure_verified
 
 LOOK = Verify(min_support=0.5, mode="guide")

@@ -123,7 +123,7 @@ def records(model: str, pictures: list[str], runs: list[dict[str, Any]]) -> list
 
     import vllm
 
-    from sira_cli.look.verify import Verify
+    from sira_cli.look.claims import Verify
     from sira_cli.models import presets
     from sira_cli.pictures.sources import located
     from sira_cli.run.check import Check

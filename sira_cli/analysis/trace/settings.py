@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from sira_cli.core.config import SiraConfig
 from sira_cli.errors import SettingsError
-from sira_cli.look.verify import Verify
+from sira_cli.look.claims import Verify
 from sira_cli.methods.base import Method
 from sira_cli.models import combinations
 from sira_cli.models.preset import Preset

@@ -23,7 +23,7 @@ from sira_cli.methods import METHODS
 from sira_cli.methods.base import Ability
 
 if TYPE_CHECKING:
-    from sira_cli.look.verify import Verify
+    from sira_cli.look.claims import Verify
     from sira_cli.models.schema import Schema
     from sira_cli.pictures.selection import Selection
     from sira_cli.run.output import Files
@@ -355,7 +355,7 @@ class VerifyOptions(Group, title="Second look"):
             for name in given(self):
                 raise SettingsError(f"--{name} is for a second look: also give --verify")
             return None
-        from sira_cli.look.verify import Verify
+        from sira_cli.look.claims import Verify
         from sira_cli.look.words import find_words
 
         return Verify(self.min_support, find_words(self.objects), self.verify)

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from rich.console import Console
     from rich.table import Table
 
-    from sira_cli.look.verify import Verify
+    from sira_cli.look.claims import Verify
     from sira_cli.models.preset import Preset
     from sira_cli.models.texts import Answer
     from sira_cli.run.records import Result
