@@ -194,17 +194,7 @@ def methods_figures() -> str:
 
 def ledger_table() -> str:
     """Return the cost of resuming with a file of a million records."""
-    return ledger.table(_record("ledger"))
-
-
-def threshold_figures() -> str:
-    """Return the effect of the bundled model's threshold on the captions that it was found with."""
-    found = _record("demo-support")
-    there, absent = found["below"][str(found["threshold"])]
-    return (
-        f"Below {found['threshold']:g} are {100 * there:.1f} % of the {found['there']:,} real objects and "
-        f"{100 * absent:.0f} % of the {found['absent']:,} hallucinated ones."
-    )
+    return _narrow(ledger.table(_record("ledger")))
 
 
 def _table(rows: list[list[str]]) -> str:

@@ -77,20 +77,19 @@ def shipped() -> str:
 
 
 def shown(text: str) -> str:
-    """Return the figures of a file in Markdown: a sentence or two and a table."""
+    """Return the figures of a file in Markdown."""
     content = json.loads(text)
     scenes = f"{content.pop('scenes'):,} {content.pop('split')} scenes"
-    rows = [["words of", "object words", "hallucinated", *(f"AUROC of {score}" for score in SCORES)]]
-    shares = []
-    for name, row in content.items():
-        words, wrong = row["all"]["words"], row["all"]["hallucinated"]
-        figures = [f"{Figure(**row['all'][score])}" for score in SCORES]
-        rows.append([name, str(words), str(wrong), *figures])
-        true, false = row["flagged"][0] / (words - wrong), row["flagged"][1] / wrong
-        shares.append(f"{name}: {100 * false:.0f} % of the hallucinated objects, {100 * true:.1f} % of the true ones")
     threshold = next(iter(content.values()))["threshold"]
-    below = f"Below the threshold of {threshold:g} are, in captions of {'; of '.join(shares)}."
-    return f"On {scenes}:\n\n{markdown(rows)}\n\n{below}"
+    heads = ["words of", "true", f"below {threshold:g}", "hallucinated", f"below {threshold:g}"]
+    rows = [[*heads, *(f"AUROC of {score}" for score in SCORES)]]
+    for name, row in content.items():
+        wrong = row["all"]["hallucinated"]
+        counts = []
+        for below, words in zip(row["flagged"], (row["all"]["words"] - wrong, wrong), strict=True):
+            counts += [f"{words:,}", f"{100 * below / words:.1f} %"]
+        rows.append([name, *counts, *(f"{Figure(**row['all'][score])}" for score in SCORES)])
+    return f"Objects in captions of {scenes}, and their share with a support below the threshold:\n\n{markdown(rows)}"
 
 
 def _mentions(

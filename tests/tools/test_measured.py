@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 from itertools import product
 from pathlib import Path
 
@@ -12,15 +11,14 @@ import pytest
 
 from sira_cli.eval.statistics import auroc_interval
 from sira_cli.models import presets
-from tools import docs, support
+from tools import support
 
 ROOT = Path(__file__).parents[2]
 
 
-def test_the_line_is_that_of_the_preset():
-    line = re.search(r"min_support: ([\d.]+)", (ROOT / "presets/demo.yaml").read_text())
-    assert line is not None
-    assert docs.threshold_figures().startswith(f"Below {line[1]} are ")
+def test_the_threshold_is_that_of_the_preset():
+    found = json.loads((ROOT / "docs/bench/demo-support.json").read_text(encoding="utf-8"))
+    assert found["threshold"] == presets.find("demo").verify.min_support
 
 
 def pairs_ordered_right(rows: list[tuple[bool, float]]) -> float:
