@@ -37,6 +37,7 @@ from sira_cli.run.lvlm import Lvlm, load
 from tests.support import tiny
 from tests.support.browser import CHROMIUM, DRIVER, MISSING, Browser, running_browser
 from tests.support.checkpoints import ALL
+from tests.support.decoding import case_of
 from tests.support.helpers import open_terminal
 from tests.support.layouts import write_layout
 
@@ -80,26 +81,21 @@ def demo() -> Lvlm:
     return load("demo")
 
 
-@functools.cache
-def _family(name: str) -> tiny.Tiny:
-    return tiny.FAMILIES[name]()
-
-
 @pytest.fixture(params=list(tiny.FAMILIES))
 def every_family(request: pytest.FixtureRequest) -> tiny.Tiny:
     """Each of the families in turn."""
-    return _family(request.param)
+    return case_of(request.param)
 
 
 @pytest.fixture(params=tiny.REPRESENTATIVES)
 def family(request: pytest.FixtureRequest) -> tiny.Tiny:
     """A family of each kind."""
-    return _family(request.param)
+    return case_of(request.param)
 
 
 @pytest.fixture
 def llava() -> tiny.Tiny:
-    return _family("LLaVA-1.5")
+    return case_of("LLaVA-1.5")
 
 
 @pytest.fixture(scope="session")

@@ -174,12 +174,12 @@ ANSWER_UNIT, CAPTION_UNIT = "question {}", "captions of scene {}, K = {}"
 def first_tokens(lvlm: LoadedModel, grid: Grid, inputs: Any) -> torch.Tensor:
     """Return the first token that decoding picks in every cell, `[B, cells]`."""
     inputs = lvlm.to_device(inputs)
-    z = next_token(lvlm.model, lvlm.sira, inputs, grid.ks)
-    picked = [z.full.argmax(dim=-1)]  # [B]
+    z_full, z_cf = next_token(lvlm.model, lvlm.sira, inputs, grid.ks)  # [B, V], and [B, V] for each K
+    picked = [z_full.argmax(dim=-1)]  # [B]
     for cell in grid.cells()[1:]:
-        z_cd = contrast(z.full, z.cf[cell.k], cell.alpha)  # [B, V], (1 + alpha) z_full - alpha z_cf
+        z_cd = contrast(z_full, z_cf[cell.k], cell.alpha)  # [B, V], (1 + alpha) z_full - alpha z_cf
         if lvlm.sira.beta is not None:
-            z_cd = plausible(z_cd, z.full, lvlm.sira.beta)
+            z_cd = plausible(z_cd, z_full, lvlm.sira.beta)
         picked.append(z_cd.argmax(dim=-1))
     return torch.stack(picked, dim=1)
 

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor, nn
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
-from sira_cli.core.hooks import Removable
+from sira_cli.core.hooks import Removable, Undo
 from sira_cli.core.last_rows import LastRows
 from sira_cli.core.upstream import attention_of, set_attention
 from sira_cli.errors import AttachError
@@ -42,18 +42,6 @@ class Split(NamedTuple):
 _attending: WeakKeyDictionary[nn.Module, Callable[..., tuple[Tensor, Tensor | None]]] = WeakKeyDictionary()
 
 
-class _Configs:
-    """The original configs of attention modules, to restore at the end."""
-
-    def __init__(self, modules: Sequence[Any]) -> None:
-        self._configs = [(module, module.config) for module in modules]
-
-    def remove(self) -> None:
-        for module, config in self._configs:
-            module.config = config
-            _attending.pop(module, None)
-
-
 def two_streams(modules: Mapping[int, Any], split: Callable[[int, Tensor | None], Split]) -> Removable:
     """Let attention modules attend once per stream, until the returned handle is removed."""
     places = {module: index for index, module in modules.items()}
@@ -65,13 +53,19 @@ def attend_by(modules: Iterable[Any], function: Callable[[Any, Any], Any]) -> Re
 
     A module finds its attention function by a name in its config, so each gets a copy of its config with our name.
     """
-    configs = _Configs(list(modules))
-    for module in modules:
-        config = copy.copy(module.config)
+    own = [(module, module.config) for module in modules]
+    for module, config in own:
+        config = copy.copy(config)
         _attending[module] = function(module, _own_attention(module, attention_of(config)))
         set_attention(config, _NAME)
         module.config = config
-    return configs
+
+    def restore() -> None:
+        for module, config in own:
+            module.config = config
+            _attending.pop(module, None)
+
+    return Undo(restore)
 
 
 def _own_attention(module: nn.Module, name: str) -> Any:
@@ -134,17 +128,6 @@ def _columns(stored: Tensor, columns: Tensor) -> Tensor:
 ALL_ATTENTION_FUNCTIONS.register(_NAME, _attend)
 
 
-class _Off:
-    """An attention module without its own scaling, until it is restored."""
-
-    def __init__(self, attention: Any) -> None:
-        self._attention = attention
-        attention.attn_temperature_tuning = False
-
-    def remove(self) -> None:
-        self._attention.attn_temperature_tuning = True
-
-
 def scaled_by_column(attentions: Sequence[Any], columns: Callable[[], Tensor]) -> Iterator[Removable]:
     """Scale queries by given columns, if their module scales them; yield a handle for each change."""
     for attention in attentions:
@@ -156,5 +139,6 @@ def scaled_by_column(attentions: Sequence[Any], columns: Callable[[], Tensor]) -
             scales: Tensor = torch.log1p(steps) * of.attn_scale + 1.0  # [B or 1, rows]
             return (queries * scales[..., None]).to(queries.dtype)
 
-        yield _Off(attention)
+        attention.attn_temperature_tuning = False
+        yield Undo(partial(setattr, attention, "attn_temperature_tuning", True))
         yield attention.q_proj.register_forward_hook(scale)

@@ -6,8 +6,8 @@ The shared layers 0..b-1 keep the model's own cache, which both streams read. Ea
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any, TypeVar
+from collections.abc import Iterable, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -163,70 +163,53 @@ def cut_back(cache: Cache, texts: Tensor, columns: int) -> DynamicCache | None:
 
     A recurrent state has no columns, so a cache with one cannot be cut back.
     """
-    layers: list[Any] = []
     streams: dict[int, Streams] = {}  # all late layers share one
-    for layer in cache.layers:
-        if type(layer) is LateLayer:
-            old = layer.streams
-            now = streams.setdefault(id(old), old.cut_back(texts, columns))
-            late = LateLayer(layer.own, now)
-            late.cf = _cut(RoomyLayer(), layer.cf, texts, now.cf_rows)
-            layers.append(_cut(late, layer, texts, columns))
-        elif type(layer) is LateSharedLayer:
-            assert isinstance(layer.streams, Streams)
-            now = streams.setdefault(id(layer.streams), layer.streams.cut_back(texts, columns))
-            layers.append(LateSharedLayer(layer.own, now))
-        elif type(layer) is DummyLayer:
-            layers.append(DummyLayer())
-        elif type(layer) is DynamicLayer or type(layer) is RoomyLayer:
-            layers.append(_cut(RoomyLayer(), layer, texts, columns))
-        elif type(layer) is DynamicSlidingWindowLayer and _has_all(layer):
-            window = _cut(DynamicSlidingWindowLayer(layer.sliding_window), layer, texts, columns)
-            window.cumulative_length = columns
-            layers.append(window)
-        else:
-            return None
-    found = DynamicCache()
-    found.layers = layers
-    return found
+
+    def cut(layer: Any) -> Any:
+        if not isinstance(layer, LateLayer | LateSharedLayer):
+            return _plain(layer, texts, 0, columns)
+        now = streams.setdefault(id(layer.streams), layer.streams.cut_back(texts, columns))
+        kind: Any = type(layer)
+        late = kind(layer.own, now)
+        if isinstance(layer, LateLayer):
+            _fill(late, layer, texts, 0, columns)
+            _fill(late.cf, layer.cf, texts, 0, now.cf_rows)
+        return late
+
+    return _new_cache(map(cut, cache.layers))
 
 
 def full_stream(cache: Cache, text: int, first: int, last: int) -> DynamicCache | None:
     """Return columns `first` to `last` of one text's full stream as a plain cache; None if it no longer has them."""
-    found = DynamicCache()
-    for layer in cache.layers:
-        if isinstance(layer, DynamicSlidingWindowLayer):
-            if not _has_all(layer):
-                return None
-            new: DynamicLayer = DynamicSlidingWindowLayer(layer.sliding_window)
-            new.cumulative_length = last - first
-        elif isinstance(layer, DynamicLayer) and not isinstance(layer, DynamicIndexedLayer):
-            new = DynamicLayer()
-        elif isinstance(layer, DummyLayer):
-            found.layers.append(DummyLayer())
-            continue
-        else:
+    return _new_cache(_plain(layer, torch.tensor([text]), first, last) for layer in cache.layers)
+
+
+def _new_cache(layers: Iterable[Any]) -> DynamicCache | None:
+    cache = DynamicCache()
+    cache.layers = list(layers)
+    return None if None in cache.layers else cache
+
+
+def _plain(layer: Any, texts: Tensor, first: int, last: int) -> Any:
+    """Return columns of a layer's full stream as a layer of their own; None if it no longer has them."""
+    if isinstance(layer, DummyLayer):
+        return DummyLayer()
+    if not isinstance(layer, DynamicLayer) or isinstance(layer, DynamicIndexedLayer):
+        return None
+    new: Any = RoomyLayer()
+    if isinstance(layer, DynamicSlidingWindowLayer):
+        if layer.keys is None or int(layer.cumulative_length) != layer.keys.shape[-2]:  # the window has moved
             return None
-        found.layers.append(_cut(new, layer, torch.tensor([text]), last, first))
-    return found
-
-
-LayerType = TypeVar("LayerType", bound=DynamicLayer)
-
-
-def _cut(new: LayerType, old: DynamicLayer, texts: Tensor, last: int, first: int = 0) -> LayerType:
-    """Fill a layer with columns `first` to `last` of some texts of another layer."""
-    assert old.keys is not None
-    assert old.values is not None
-    new.lazy_initialization(old.keys, old.values)
-    index = texts.to(old.keys.device)
-    new.keys, new.values = (each[:, :, first:last].index_select(0, index) for each in (old.keys, old.values))
+        new = DynamicSlidingWindowLayer(layer.sliding_window)
+        new.cumulative_length = last - first
+    _fill(new, layer, texts, first, last)
     return new
 
 
-def _has_all(layer: DynamicSlidingWindowLayer) -> bool:
-    """Return whether the layer still holds all columns: its sliding window, if any, has not moved."""
-    return layer.keys is not None and int(layer.cumulative_length) == layer.keys.shape[-2]
+def _fill(new: Any, old: Any, texts: Tensor, first: int, last: int) -> None:
+    new.lazy_initialization(old.keys, old.values)
+    index = texts.to(old.keys.device)
+    new.keys, new.values = (each[:, :, first:last].index_select(0, index) for each in (old.keys, old.values))
 
 
 def known_streams(cache: Cache | None, boundary: int) -> Streams:

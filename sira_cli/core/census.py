@@ -7,65 +7,19 @@ another version of transformers: it is judged by its structure, and runs with a 
 from __future__ import annotations
 
 # Types that equal the reference with a picture through their own tower, besides those in `families.FAMILIES`.
+# `mistral4` is a text stack, inside Mistral 3's class; `shieldgemma2` has Gemma 3's class.
+# fmt: off
 EXACT = (
-    "apertus1p5",
-    "aria",
-    "aya_vision",
-    "chameleon",
-    "cohere2_vision",
-    "cohere_compass",
-    "cosmos3_edge",
-    "cosmos3_omni",
-    "deepseek_ocr2",
-    "deepseek_vl",
-    "deepseek_vl_hybrid",
-    "dots3_note",
-    "emu3",
-    "ernie4_5_vl_moe",
-    "exaone4_5",
-    "fast_vlm",
-    "fuyu",
-    "gemma4_unified",
-    "glm46v",
-    "glm4v",
-    "glm4v_moe",
-    "glm_ocr",
-    "glmga",
-    "got_ocr2",
-    "granite4_vision",
-    "granite_docling",
-    "hunyuan_vl",
-    "hyperclovax_vision_v2",
-    "idefics2",
-    "janus",
-    "kimi_k25",
-    "lfm3_vl",
-    "lighton_ocr",
-    "llama4",
-    "llava_next_video",
-    "llava_onevision",
-    "minicpm_ocr",
-    "minicpmv4_6",
-    "minicpmv4_7",
-    "minimax_m3_vl",
-    "mistral4",  # a text stack, inside Mistral 3's class
-    "molmo2",
-    "muse_glimmer",
-    "muse_spark",
-    "ovis2",
-    "paddleocr_vl",
-    "perception_lm",
-    "pp_chart2table",
-    "qianfan_ocr",
-    "qwen2_5_omni_thinker",
-    "qwen3_omni_moe_thinker",
-    "qwen3_vl_moe",
-    "shieldgemma2",  # Gemma 3's class
-    "step3p7",
-    "video_llama_3",
-    "video_llava",
-    "vipllava",
+    "apertus1p5", "aria", "aya_vision", "chameleon", "cohere2_vision", "cohere_compass", "cosmos3_edge", "cosmos3_omni",
+    "deepseek_ocr2", "deepseek_vl", "deepseek_vl_hybrid", "dots3_note", "emu3", "ernie4_5_vl_moe", "exaone4_5",
+    "fast_vlm", "fuyu", "gemma4_unified", "glm46v", "glm4v", "glm4v_moe", "glm_ocr", "glmga", "got_ocr2",
+    "granite4_vision", "granite_docling", "hunyuan_vl", "hyperclovax_vision_v2", "idefics2", "janus", "kimi_k25",
+    "lfm3_vl", "lighton_ocr", "llama4", "llava_next_video", "llava_onevision", "minicpm_ocr", "minicpmv4_6",
+    "minicpmv4_7", "minimax_m3_vl", "mistral4", "molmo2", "muse_glimmer", "muse_spark", "ovis2", "paddleocr_vl",
+    "perception_lm", "pp_chart2table", "qianfan_ocr", "qwen2_5_omni_thinker", "qwen3_omni_moe_thinker", "qwen3_vl_moe",
+    "shieldgemma2", "step3p7", "video_llama_3", "video_llava", "vipllava",
 )
+# fmt: on
 
 _CROSS = "it reads the image through cross-attention: there are no image tokens to drop"
 _ENCODER = "it is an encoder-decoder: its decoder never holds the image tokens"
@@ -105,21 +59,6 @@ REFUSED = {
     "vision-encoder-decoder": _ENCODER,
 }
 
-# The version of transformers that brought a type, for those that 5.19 lacks.
-SINCE = {
-    "apertus1p5": "5.24",
-    "dots3_note": "5.23",
-    "granite_docling": "5.23",
-    "hy_v4_vl": "5.24",
-    "inkling2": "5.23",
-    "inkling2_loop": "5.24",
-    "lfm3_vl": "5.23",
-    "minicpm_ocr": "5.21",
-    "mistral_large4": "5.22",
-    "molmo2": "5.20",
-    "muse_spark": "5.20",
-    "unlimited_ocr": "5.20",
-}
 # Types whose own code fails under a version of transformers, with or without a fork, and why.
 BROKEN = {("llama4", "5.24.0"): "its outputs lack `image_outputs`"}
 
@@ -128,21 +67,6 @@ MIXED_BEAMS = {(kind, version) for kind in ("qwen3_5", "qwen3_5_moe") for versio
 
 # Types of a known structure that could not be compared in full, and why.
 UNSETTLED = {"gemma3n": "its picture tower needs timm; the text stack alone is exact"}
-
-# Exact types whose own picture tower needs timm: the tests use another tower.
-STANDS_IN = ("fast_vlm", "perception_lm")
-
-# Exact types that methods to compare with cannot follow: `check_model` refuses them with the reason.
-_DEEPSTACK = ("cohere_compass", "cosmos3_omni", "granite_docling", "qwen3_omni_moe_thinker", "qwen3_vl_moe")
-_OTHER_LAYERS = ("lfm3_vl", "minicpm_ocr", "minicpmv4_6", "minicpmv4_7")  # convolutions and recurrent layers
-NOT_FOLLOWED = {
-    "sid": ("dots3_note", "llama4", *_DEEPSTACK, *_OTHER_LAYERS),
-    "opera": ("dots3_note", "llama4", *_OTHER_LAYERS),
-    "vista": ("lfm3_vl",),
-    "pai": ("dots3_note", "llama4", *_OTHER_LAYERS),
-    "ict": ("fuyu", *_OTHER_LAYERS),
-    "maskcd": ("fuyu", *_OTHER_LAYERS),
-}
 
 # Text stacks that equal the reference inside `llava`, which takes any.
 # fmt: off
@@ -157,15 +81,11 @@ STACKS = (
     "qwen3_5_text", "qwen3_moe", "qwen3_next", "seed_oss", "smollm3", "solar_open", "stablelm", "starcoder2",
     "vaultgemma",
 )
-# fmt: on
-
 # Further text stacks, of the exact types that have them.
-# fmt: off
 OWN_STACKS = (
     "apertus1p5_text", "cohere_compass_text", "cosmos3_edge_text", "deepseek_ocr2_text", "deepseek_v3",
-    "dots3_note_text",
-    "emu3_text_model", "ernie4_5_vl_moe_text", "gemma4_text", "glm4v_moe_text", "glm4v_text", "glm_ocr_text",
-    "granite4_vision_text", "granite_docling_text", "hunyuan_vl_text", "mistral4", "molmo2_text",
+    "dots3_note_text", "emu3_text_model", "ernie4_5_vl_moe_text", "gemma4_text", "glm4v_moe_text", "glm4v_text",
+    "glm_ocr_text", "granite4_vision_text", "granite_docling_text", "hunyuan_vl_text", "mistral4", "molmo2_text",
     "muse_glimmer_text", "muse_spark_text", "paddleocr_vl_text", "qwen2_5_omni_text", "qwen2_5_vl_text",
     "qwen2_vl_text", "qwen3_omni_moe_text", "qwen3_vl_moe_text", "qwen3_vl_text", "step3p5",
 )

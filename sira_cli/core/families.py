@@ -20,8 +20,6 @@ from sira_cli.core.upstream import attention_of
 from sira_cli.errors import SettingsError, UnsupportedModelError
 
 if TYPE_CHECKING:
-    from torch import nn
-
     from sira_cli.core.config import SiraConfig
 
 
@@ -236,21 +234,12 @@ def output_projections(model: Any) -> list[nn.Module]:
 
 def check_columns(model: Any, feature: str) -> None:
     """Check that each layer of `model` is attention with keys and values of its own."""
-    mixers = find_backbone(model).mixers
-    if all_columns(mixers):
-        return
-    if any(mixer.indexed for mixer in mixers):
-        reason = "also keep an indexer's"
-    elif any(mixer.chunked for mixer in mixers):
-        reason = "attend within chunks"
-    elif any(mixer.recurrent for mixer in mixers):
-        reason = "have a recurrent state instead"
-    else:
-        reason = "share the keys of earlier ones"
-    raise UnsupportedModelError(
-        f"{type(model).__name__} cannot be used with {feature}: every layer must have keys and values of its own, but "
-        f"some {reason}"
-    )
+    for layer, mixer in enumerate(find_backbone(model).mixers):
+        if not mixer.plain or mixer.chunked or mixer.keys_from != layer:
+            raise UnsupportedModelError(
+                f"{type(model).__name__} cannot be used with {feature}: every layer must have keys and values of "
+                f"its own, but layer {layer} has a state, an indexer, chunks or the keys of an earlier layer"
+            )
 
 
 def _refusal(name: str, reason: str) -> UnsupportedModelError:
@@ -276,14 +265,6 @@ class Mixer:
     def plain(self) -> bool:
         """Whether it is attention to all keys of its mask."""
         return not self.recurrent and not self.indexed
-
-
-def all_columns(mixers: Iterable[Mixer]) -> bool:
-    """Return whether a text is stored only as columns of keys and values in each layer, as in most models.
-
-    The columns must not depend on where the text begins, as chunks do.
-    """
-    return all(mixer.plain and not mixer.chunked and mixer.keys_from == layer for layer, mixer in enumerate(mixers))
 
 
 def find_mixers(layers: Iterable[Any], text_config: Any) -> list[Mixer] | str:

@@ -120,11 +120,9 @@ class Fork:
         self._find_image = config.image_tokens.resolve(model.config).find
         self._on_step = on_step
         self._last_rows = last_rows
-        self._after_keys = backbone.after_keys
         self._few_queries_in = self.k - 1 if backbone.few_queries and last_rows == 1 else None  # which late layer
-        self._decoder, self._layers = backbone.decoder, backbone.decoder_layers
-        self.late_layers = self._layers[self.boundary :]
-        self._all_mixers = backbone.mixers
+        self._backbone = backbone
+        self.late_layers = backbone.decoder_layers[self.boundary :]
         self._mixers = backbone.mixers[self.boundary :]
         self._sharing = [layer for layer, mixer in enumerate(backbone.mixers) if mixer.keys_from != layer]
         self._drops_rows = backbone.few_queries and last_rows == 1
@@ -134,9 +132,9 @@ class Fork:
         """Put the hooks on one by one, and yield the handle of each."""
         yield self.model.register_forward_pre_hook(self.begin, with_kwargs=True)
         for index in self._sharing if self._drops_rows else ():
-            yield self._layers[index].register_forward_pre_hook(self.drop_rows, with_kwargs=True)
+            yield self._backbone.decoder_layers[index].register_forward_pre_hook(self.drop_rows, with_kwargs=True)
         yield self.late_layers[0].register_forward_pre_hook(self.fork_streams, with_kwargs=True)
-        yield from features_of_late_layers(self._decoder, self._layers, self.boundary, self.running)
+        yield from features_of_late_layers(self._backbone, self.boundary, self.running)
         for layer in self.late_layers:
             yield layer.register_forward_pre_hook(self.run_both, with_kwargs=True)
         yield two_streams(
@@ -144,7 +142,7 @@ class Fork:
         )
         yield from two_choices([mixer.module for mixer in self._mixers if mixer.indexed], self.running)
         yield from two_states([mixer.module for mixer in self._mixers if mixer.recurrent], self.running)
-        yield from last_rows_only(self._after_keys, self.last_rows)
+        yield from last_rows_only(self._backbone.after_keys, self.last_rows)
         yield from scaled_by_column([mixer.module for mixer in self._mixers], self.columns)
         yield self.norm.register_forward_pre_hook(self.join)
         yield self.model.register_forward_hook(self.contrast_logits)
@@ -181,7 +179,7 @@ class Fork:
         if seen == 0:  # a prompt
             self._thread = get_ident()
             if cache is not None:
-                share_layers(cache, self.boundary, self._all_mixers)
+                share_layers(cache, self.boundary, self._backbone.mixers)
             self._pass = Pass(q, *self._read_prompt(input_ids, kwargs.get("attention_mask")))
             self._pass.recorded = any(kwargs.get(name) for name in ("output_hidden_states", "output_attentions"))
         elif q == 1:
@@ -261,12 +259,13 @@ class Fork:
     def run_both(self, layer: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Before each layer b..L-1: positions, and other arguments with a row per token, for both streams (Eq. 2)."""
         now, given = self.running(), (*args[1:], *kwargs, *kwargs.values())
-        both = next((both for known, both in now.calls if _same(known, given)), None)  # most layers share theirs
-        if both is None:
-            check_row_arguments(layer, args[1:], kwargs, now.has_rows)
-            packed = {name: now.pack(kwargs[name]) for name in ROW_ARGUMENTS if name in kwargs}
-            both = tuple(map(now.pack, args[1:])), {**kwargs, **packed}
-            now.calls.append((given, both))
+        for known, both in now.calls:  # most layers share theirs
+            if len(known) == len(given) and all(map(operator.is_, known, given)):
+                return (*args[:1], *both[0]), both[1]
+        check_row_arguments(layer, args[1:], kwargs, now.has_rows)
+        packed = {name: now.pack(kwargs[name]) for name in ROW_ARGUMENTS if name in kwargs}
+        both = tuple(map(now.pack, args[1:])), {**kwargs, **packed}
+        now.calls.append((given, both))
         return (*args[:1], *both[0]), both[1]
 
     def split_attention(self, late_layer: int, mask: Tensor | None) -> Split:
@@ -329,7 +328,3 @@ class Fork:
     def end(self) -> None:
         """Forget the pass: the model has run."""
         self._pass = None
-
-
-def _same(known: tuple[Any, ...], given: tuple[Any, ...]) -> bool:
-    return len(known) == len(given) and all(map(operator.is_, known, given))

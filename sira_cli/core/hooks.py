@@ -6,6 +6,7 @@ import threading
 import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, Protocol
 
@@ -21,6 +22,13 @@ class Removable(Protocol):
 
     def remove(self) -> None:
         """Undo the change."""
+
+
+@dataclass(frozen=True)
+class Undo:
+    """A function that undoes a change, as a `Removable`."""
+
+    remove: Callable[[], None]
 
 
 _attached: weakref.WeakSet[nn.Module] = weakref.WeakSet()
@@ -40,7 +48,7 @@ def attached_hooks(model: nn.Module, norm: nn.Module) -> Iterator[list[Removable
         _attached.add(norm)
     handles: list[Removable] = []
     try:
-        handles.append(_OneTokenPerPass(model))
+        handles.append(_one_token_per_pass(model))
         yield handles
     finally:
         for handle in handles:
@@ -60,56 +68,58 @@ def check_uncompiled(model: nn.Module) -> None:
             )
 
 
-class _OneTokenPerPass:
-    """Refuses ways of generating that decide several tokens in a pass, or in another thread: at once, and by name.
+def _one_token_per_pass(model: nn.Module) -> Undo:
+    """Refuse ways of generating that decide several tokens in a pass, or in another thread: at once, and by name.
 
     `generate` would end in an IndexError with an assistant; continuous batching hides errors of its own thread.
     """
+    changed: list[tuple[Any, str]] = []
 
-    def __init__(self, model: nn.Module) -> None:
-        self._changed: list[tuple[Any, str]] = []
-        parts: list[Any] = [*model.modules()]
-        for part in parts:
-            kind = type(part)  # a module without the name would raise and catch an error, and a model has thousands
-            if hasattr(kind, "init_continuous_batching"):
-                self._replace(part, "init_continuous_batching", self._refuse_batching)
-            if hasattr(kind, "generate") and hasattr(part, "generation_config"):
-                self._replace(part, "generate", partial(self._generate, part, part.generate))
-
-    def _replace(self, part: Any, name: str, function: Callable[..., Any]) -> None:
+    def replace(part: Any, name: str, function: Callable[..., Any]) -> None:
         if name not in vars(part):
             setattr(part, name, function)
-            self._changed.append((part, name))
+            changed.append((part, name))
 
-    def remove(self) -> None:
-        """Allow them again."""
-        for part, name in self._changed:
+    parts: list[Any] = [*model.modules()]
+    for part in parts:
+        kind = type(part)  # a module without the name would raise and catch an error, and a model has thousands
+        if hasattr(kind, "init_continuous_batching"):
+            replace(part, "init_continuous_batching", _refuse_batching)
+        if hasattr(kind, "generate") and hasattr(part, "generation_config"):
+            replace(part, "generate", partial(_generate, part, part.generate))
+
+    def restore() -> None:
+        for part, name in changed:
             delattr(part, name)
 
-    def _generate(self, model: Any, generate: Callable[..., Any], *args: Any, **options: Any) -> Any:
-        if options.get("assistant_model") is not None:
-            raise UnsupportedModelError(
-                "assisted generation has another model propose several tokens, but both streams are followed token by "
-                "token: leave out assistant_model"
-            )
-        config = options.get("generation_config") or model.generation_config
-        if options.get("prompt_lookup_num_tokens") or getattr(config, "prompt_lookup_num_tokens", None):
-            raise UnsupportedModelError(
-                "prompt lookup proposes several tokens from the prompt, but both streams are followed token by token: "
-                "leave out prompt_lookup_num_tokens"
-            )
-        names = ("num_beams", "num_return_sequences")
-        beams = (options.get(name) or getattr(config, name, None) or 1 for name in names)
-        version = ".".join(transformers.__version__.split(".")[:2])
-        if max(beams) > 1 and (model.config.model_type, version) in MIXED_BEAMS:
-            raise UnsupportedModelError(
-                f"transformers {version} mixes up the pictures of beams of a {type(model).__name__}, with or without a "
-                "fork: install transformers 5.21 or newer, or leave out num_beams and num_return_sequences"
-            )
-        return generate(*args, **options)
+    return Undo(restore)
 
-    def _refuse_batching(self, *args: Any, **options: Any) -> None:
+
+def _generate(model: Any, generate: Callable[..., Any], *args: Any, **options: Any) -> Any:
+    if options.get("assistant_model") is not None:
         raise UnsupportedModelError(
-            "paged caches and continuous batching (cache_implementation='paged', generate_batch) are not supported "
-            "inside `with attach(...)`: call `generate` with a batch of left-padded prompts, or leave the block"
+            "assisted generation has another model propose several tokens, but both streams are followed token by "
+            "token: leave out assistant_model"
         )
+    config = options.get("generation_config") or model.generation_config
+    if options.get("prompt_lookup_num_tokens") or getattr(config, "prompt_lookup_num_tokens", None):
+        raise UnsupportedModelError(
+            "prompt lookup proposes several tokens from the prompt, but both streams are followed token by token: "
+            "leave out prompt_lookup_num_tokens"
+        )
+    names = ("num_beams", "num_return_sequences")
+    beams = (options.get(name) or getattr(config, name, None) or 1 for name in names)
+    version = ".".join(transformers.__version__.split(".")[:2])
+    if max(beams) > 1 and (model.config.model_type, version) in MIXED_BEAMS:
+        raise UnsupportedModelError(
+            f"transformers {version} mixes up the pictures of beams of a {type(model).__name__}, with or without a "
+            "fork: install transformers 5.21 or newer, or leave out num_beams and num_return_sequences"
+        )
+    return generate(*args, **options)
+
+
+def _refuse_batching(*args: Any, **options: Any) -> None:
+    raise UnsupportedModelError(
+        "paged caches and continuous batching (cache_implementation='paged', generate_batch) are not supported "
+        "inside `with attach(...)`: call `generate` with a batch of left-padded prompts, or leave the block"
+    )

@@ -7,20 +7,13 @@ image's own positions count: markers such as `<|vision_start|>` are text.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from sira_cli.errors import ImageTokenError, SettingsError
 
 if TYPE_CHECKING:
     from torch import Tensor
-
-
-class Tokenizer(Protocol):
-    """The tokenizer interface that a rule needs."""
-
-    def get_vocab(self) -> dict[str, int]:
-        """Return token texts and their ids."""
-        ...
+    from transformers import PreTrainedTokenizerBase as Tokenizer
 
 
 @dataclass(frozen=True)
@@ -156,7 +149,7 @@ def _token_id(token: str | int, tokenizer: Tokenizer | None) -> int:
             f"the image-token rule names {token!r} by its text, which needs a tokenizer: "
             "use load(), ImageTokens.with_ids(tokenizer), or give ids"
         )
-    vocabulary = tokenizer.get_vocab()
+    vocabulary: dict[str, int] = tokenizer.get_vocab()
     if token not in vocabulary:
         raise SettingsError(f"the image-token rule names {token!r}, which is not a token of this tokenizer")
     return vocabulary[token]

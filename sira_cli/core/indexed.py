@@ -66,7 +66,8 @@ class _BothStreams:
             return given[:, of] if has_rows(given, batch, rows) else given
 
         given = {name: value for name, value in kwargs.items() if name != mask}
-        full, self._cf = ({name: part(value, of) for name, value in given.items()} for of in now.slices())
+        streams = slice(now.q), slice(now.q, None)
+        full, self._cf = ({name: part(value, of) for name, value in given.items()} for of in streams)
         return args, {**full, mask: kwargs[mask]}
 
     def after(self, attention: Any, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> Any:

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor, nn
 
 from sira_cli.core.arguments import mask_name
-from sira_cli.core.families import ROW_ARGUMENTS
+from sira_cli.core.families import ROW_ARGUMENTS, Backbone
 from sira_cli.core.hooks import Removable
 from sira_cli.core.masks import Pass, pack_rows
 
@@ -68,9 +68,7 @@ def last_rows_only(modules: Sequence[nn.Module], last: Callable[[], LastRows | N
         yield module.register_forward_hook(put_back)
 
 
-def features_of_late_layers(
-    decoder: nn.Module, layers: nn.ModuleList, boundary: int, running: Callable[[], Pass]
-) -> Iterator[Removable]:
+def features_of_late_layers(backbone: Backbone, boundary: int, running: Callable[[], Pass]) -> Iterator[Removable]:
     """Add image features that a model adds to its rows before layers b+1..L-1 (Granite 4 Vision); yield each handle.
 
     The model itself adds those of the shared layers. In later layers it cannot locate the rows of two streams, so they
@@ -97,6 +95,7 @@ def features_of_late_layers(
         rows = rows.masked_scatter(mask, late.pop(layer).to(hidden.device, hidden.dtype))
         return (hidden + pack_rows(rows, now.cf_rows), *args[1:])
 
-    yield decoder.register_forward_pre_hook(take, with_kwargs=True)
-    for layer in range(boundary + 1, len(layers)):
-        yield layers[layer].register_forward_pre_hook(partial(add, layer))
+    yield backbone.decoder.register_forward_pre_hook(take, with_kwargs=True)
+    for number, layer in enumerate(backbone.decoder_layers):
+        if number > boundary:
+            yield layer.register_forward_pre_hook(partial(add, number))

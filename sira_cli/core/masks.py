@@ -123,10 +123,6 @@ class Pass:
         """Return the positions of this pass's rows of the CF stream, `[B, T]`."""
         return self.streams.newest() if self.cf_rows is None else self.cf_rows
 
-    def slices(self) -> tuple[slice, slice]:
-        """Return the packed rows of the full stream, and those of the CF stream."""
-        return slice(0, self.q), slice(self.q, None)
-
     def columns(self) -> Tensor:
         """Return the full stream's column of each packed row, `[B, q + T]`: the position of a row in its text."""
         newest = self.newest()  # [B, T]

@@ -14,7 +14,6 @@ import dataclasses
 import inspect
 import math
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -212,21 +211,15 @@ def _head(model: Any, normed: Tensor, theirs: Tensor) -> Callable[[Tensor], Tens
     return heads[differences.index(min(differences))]
 
 
-@dataclass(frozen=True)
-class NextToken:
-    """Logits of the token that follows a prompt, float32 `[B, V]` each."""
-
-    full: Tensor
-    cf: dict[int, Tensor]  # by K
-
-
 @torch.no_grad()
-def next_token(model: nn.Module, config: SiraConfig, inputs: Mapping[str, Any], ks: Collection[int]) -> NextToken:
-    """Return both streams' logits after B prompts, as `attach` would give them for each K."""
+def next_token(
+    model: nn.Module, config: SiraConfig, inputs: Mapping[str, Any], ks: Collection[int]
+) -> tuple[Tensor, dict[int, Tensor]]:
+    """Return z_full after B prompts, and z_cf by K, float32 `[B, V]` each, as `attach` would give them for each K."""
     with attached(_ForkPerK(model, config, ks)) as fork:
         model(**inputs, use_cache=False, logits_to_keep=1)
     z_full, *z_cf = fork.logits
-    return NextToken(z_full, dict(zip(fork.ks, z_cf, strict=True)))
+    return z_full, dict(zip(fork.ks, z_cf, strict=True))
 
 
 class _ForkPerK(Fork):

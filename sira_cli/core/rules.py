@@ -14,13 +14,7 @@ if TYPE_CHECKING:
 RULED_OUT = -1e30  # smaller than the logit of any token that may be picked
 
 
-class _CutOffs(local):
-    """The arguments of this thread's latest `plausible` call; None: they are not kept."""
-
-    kept: list[tuple[Tensor, Tensor, float]] | None = None
-
-
-_cut_offs = _CutOffs()
+_cut_offs = local()  # `kept`: the arguments of this thread's latest `plausible` call; absent: they are not kept
 
 
 def contrast(z: Tensor, z_contrast: Tensor, alpha: float) -> Tensor:
@@ -34,8 +28,8 @@ def contrast(z: Tensor, z_contrast: Tensor, alpha: float) -> Tensor:
 
 def plausible(scores: Tensor, z: Tensor, beta: float) -> Tensor:
     """Set scores to -inf where z is below max z + ln beta (APC; Li et al. 2023, arXiv:2210.15097)."""
-    if _cut_offs.kept is not None:
-        _cut_offs.kept = [(scores, z, beta)]
+    if hasattr(_cut_offs, "kept"):
+        _cut_offs.kept = scores, z, beta
     return cut_off(scores, z, beta)
 
 
@@ -48,16 +42,16 @@ def cut_off(scores: Tensor, z: Tensor, beta: float) -> Tensor:
 @contextmanager
 def cut_offs_kept() -> Iterator[None]:
     """Keep the arguments of the newest `plausible` inside this context."""
-    _cut_offs.kept = []
+    _cut_offs.kept = None
     try:
         yield
     finally:
-        _cut_offs.kept = None
+        del _cut_offs.kept
 
 
 def newest_cut_off() -> tuple[Tensor, Tensor, float] | None:
     """Return the arguments of the newest `plausible`; None without one, or outside `cut_offs_kept`."""
-    return next(iter(_cut_offs.kept or ()), None)
+    return getattr(_cut_offs, "kept", None)
 
 
 def kl_divergence(log_p: Tensor, log_q: Tensor) -> Tensor:

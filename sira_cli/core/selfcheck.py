@@ -33,18 +33,11 @@ def failure() -> str | None:
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(0)
             difference = _difference(_prompt())
+        reason = f"its logits differ from the reference by {difference:.1e}" if difference > TOLERANCE else ""
     except Exception as error:
-        return f"{_advice()} ({type(error).__name__}: {error})"
-    if difference > TOLERANCE:
-        return f"{_advice()} (its logits differ from the reference by {difference:.1e})"
-    return None
-
-
-def _advice() -> str:
-    return (
-        f"transformers {transformers.__version__} changed what the fork needs: install a version that was tested "
-        f"({TESTED}), or a newer sira"
-    )
+        reason = f"{type(error).__name__}: {error}"
+    advice = f"changed what the fork needs: install a version that was tested ({TESTED}), or a newer sira ({reason})"
+    return f"transformers {transformers.__version__} {advice}" if reason else None
 
 
 def _prompt() -> reference.Prompt:

@@ -27,7 +27,7 @@ def position_ids(model: Any, input_ids: Tensor, inputs: Mapping[str, Any]) -> Te
 
 def next_inputs(model: Any, output: Mapping[str, Any], inputs: Mapping[str, Any]) -> dict[str, Any]:
     """Return the model inputs of `generate` for the token after these: the mask and the like grow by one."""
-    grown: dict[str, Any] = model._update_model_kwargs_for_generation(output, inputs)
+    grown: dict[str, Any] = model._update_model_kwargs_for_generation(output, dict(inputs))
     return grown
 
 

@@ -22,26 +22,11 @@ if TYPE_CHECKING:
     from sira_cli.methods.prompts import Prompt, Shown
 
 # Settings that can make `generate` pick another token than the one with the largest logit, each with its neutral value.
-_GREEDY = {
-    "do_sample": False,
-    "num_beams": 1,
-    "repetition_penalty": 1.0,
-    "no_repeat_ngram_size": 0,
-    "encoder_repetition_penalty": 1.0,
-    "encoder_no_repeat_ngram_size": 0,
-    "min_length": 0,
-    "min_new_tokens": None,
-    "guidance_scale": None,
-    "penalty_alpha": None,
-    "dola_layers": None,
-    "bad_words_ids": None,
-    "sequence_bias": None,
-    "suppress_tokens": None,
-    "begin_suppress_tokens": None,
-    "forced_bos_token_id": None,
-    "forced_eos_token_id": None,
-    "exponential_decay_length_penalty": None,
-}
+_GREEDY: dict[str, Any] = {"do_sample": False, "num_beams": 1, "repetition_penalty": 1.0, "no_repeat_ngram_size": 0}
+_GREEDY |= {"encoder_repetition_penalty": 1.0, "encoder_no_repeat_ngram_size": 0, "min_length": 0}
+_GREEDY |= dict.fromkeys(("min_new_tokens", "guidance_scale", "penalty_alpha", "dola_layers", "bad_words_ids"))
+_GREEDY |= dict.fromkeys(("sequence_bias", "suppress_tokens", "begin_suppress_tokens", "forced_bos_token_id"))
+_GREEDY |= dict.fromkeys(("forced_eos_token_id", "exponential_decay_length_penalty"))
 _OF_SAMPLING = ("temperature", "top_k", "top_p", "min_p")
 
 
@@ -119,11 +104,10 @@ def _warn_of_settings(model: Any) -> None:
 def obeyed(generation: Any) -> dict[str, Any]:
     """Return the settings that make plain `generate` pick other tokens than greedy decoding, with their values."""
     given = {name: getattr(generation, name, None) for name in (*_GREEDY, *_OF_SAMPLING)}
-    in_force = {name for name in _GREEDY if given[name] not in (None, _GREEDY[name])}
-    if given["top_k"] == 1:
-        in_force -= {"do_sample"}  # Qwen2-VL: one token is left to draw from, the largest
-    named = [name for name in _GREEDY if name in in_force]
-    sampling = [name for name in _OF_SAMPLING if "do_sample" in in_force and given[name] is not None]
+    named = [name for name in _GREEDY if given[name] not in (None, _GREEDY[name])]
+    if given["top_k"] == 1 and "do_sample" in named:
+        named.remove("do_sample")  # Qwen2-VL: one token is left to draw from, the largest
+    sampling = [name for name in _OF_SAMPLING if "do_sample" in named and given[name] is not None]
     return {name: given[name] for name in (*named, *sampling)}
 
 

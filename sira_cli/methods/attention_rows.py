@@ -3,6 +3,7 @@ prompt would cost memory."""
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
 
 import torch
@@ -38,7 +39,8 @@ def attention_rows(attention: Any, kwargs: dict[str, Any], rows: int, method: st
         "position_embeddings": None if turns is None else tuple(part[..., -rows:, :] for part in turns),
         name: mask,
     }
-    last_rows = with_cache(last_rows, _Stored(stored.keys, stored.values))
+    # the keys and values of these rows are in the cache already: nothing is added
+    last_rows = with_cache(last_rows, SimpleNamespace(update=lambda *args, **more: (stored.keys, stored.values)))
     if isinstance(kwargs.get("position_ids"), Tensor):
         last_rows["position_ids"] = kwargs["position_ids"][..., -rows:]
     config = attention.config
@@ -49,14 +51,3 @@ def attention_rows(attention: Any, kwargs: dict[str, Any], rows: int, method: st
     finally:
         set_attention(config, implementation)
     return weights.float()
-
-
-class _Stored:
-    """A cache that already holds the keys and values of the recomputed rows."""
-
-    def __init__(self, keys: Tensor, values: Tensor) -> None:
-        self._stored = keys, values
-
-    def update(self, *args: Any, **kwargs: Any) -> tuple[Tensor, Tensor]:
-        """Return all keys and values, and add nothing."""
-        return self._stored

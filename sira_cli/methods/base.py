@@ -11,13 +11,16 @@ from typing import TYPE_CHECKING, Any, ClassVar, Protocol, Self
 from sira_cli.core.config import SiraConfig
 from sira_cli.core.rules import contrast, plausible
 from sira_cli.errors import SettingsError
-from sira_cli.methods.settings import FORK_SETTINGS, Setting, setting, setting_of
+from sira_cli.methods.settings import FORK_SETTINGS, Setting, setting
 
 if TYPE_CHECKING:
     from torch import Tensor
 
     from sira_cli.core.streams import OnStep
     from sira_cli.methods.prompts import Prompt, Shown
+
+Inputs = Mapping[str, "Tensor"]  # of a model, by name
+Decoding = AbstractContextManager[Any]
 
 
 class Ability(StrEnum):
@@ -101,7 +104,7 @@ class Method:
     @classmethod
     def own_settings(cls) -> dict[str, Setting]:
         """Return the declarations of its own settings, by name."""
-        return {declared.name: setting_of(declared) for declared in fields(cls)}
+        return {field.name: field.metadata["setting"] for field in fields(cls)}
 
     @classmethod
     def all_settings(cls) -> dict[str, Setting]:
@@ -173,9 +176,7 @@ class Method:
         """Return the contrast stream's inputs, if this stream is a pass of its own."""
         return {}
 
-    def attach(
-        self, model: Any, config: SiraConfig, prompts: Tensor, branch: Mapping[str, Tensor]
-    ) -> AbstractContextManager[Any]:
+    def attach(self, model: Any, config: SiraConfig, prompts: Tensor, branch: Inputs) -> Decoding:
         """Decode `model` with this method inside the context; hooks only, removed at the end.
 
         Args:
@@ -246,9 +247,7 @@ class TwoPasses(Method):
         """Return the scores for processors and sampling."""
         raise NotImplementedError
 
-    def attach(
-        self, model: Any, config: SiraConfig, prompts: Tensor, branch: Mapping[str, Tensor]
-    ) -> AbstractContextManager[Any]:
+    def attach(self, model: Any, config: SiraConfig, prompts: Tensor, branch: Inputs) -> Decoding:
         """Put a hook after the model (`sira_cli.methods.second_pass`)."""
         from sira_cli.methods.second_pass import second_pass
 

@@ -96,7 +96,7 @@ class Calibrated(Method):
                 f"method {self.name} needs a calibration of the model: set `calibration=` to a file "
                 f"made by `sira calibrate {self.name}`"
             )
-        found = Calibration.read(Path(self.calibration))
+        found = _read(self.calibration, _changed(self.calibration))
         if found.origin.kind != self.name:
             raise SettingsError(f"{self.calibration}: a calibration for {found.origin.kind}, not for {self.name}")
         return found
@@ -104,15 +104,23 @@ class Calibrated(Method):
 
 def digest(path: str) -> str:
     """Return a name for the content of a file: the beginning of its SHA-256."""
+    return _digest(path, _changed(path))
+
+
+def _changed(path: str) -> int:
     try:
-        changed = Path(path).stat().st_mtime_ns
-        return _digest(path, changed)
+        return Path(path).stat().st_mtime_ns
     except OSError as error:
         raise DataError(f"{path}: cannot be read: {error.strerror}") from error
 
 
-@functools.lru_cache(maxsize=64)
+@functools.lru_cache(maxsize=64)  # each record needs it
 def _digest(path: str, changed: int) -> str:
     import hashlib
 
     return f"sha256:{hashlib.sha256(Path(path).read_bytes()).hexdigest()[:16]}"
+
+
+@functools.lru_cache(maxsize=4)
+def _read(path: str, changed: int) -> Calibration:
+    return Calibration.read(Path(path))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Self
 from sira_cli.core.config import SiraConfig
 from sira_cli.core.rules import plausible
 from sira_cli.errors import SettingsError
-from sira_cli.methods.base import Method
+from sira_cli.methods.base import Inputs, Method
 from sira_cli.methods.settings import setting
 
 if TYPE_CHECKING:
@@ -48,7 +48,7 @@ class Dola(Method):
         return self.for_task(task).settings()
 
     @contextmanager
-    def attach(self, model: Any, config: SiraConfig, prompts: Tensor, branch: Mapping[str, Tensor]) -> Iterator[None]:
+    def attach(self, model: Any, config: SiraConfig, prompts: Tensor, branch: Inputs) -> Iterator[None]:
         """Put hooks on the candidate layers and after the model."""
         import torch
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from sira_cli.core.config import SiraConfig
 from sira_cli.core.rules import plausible
 from sira_cli.errors import UnsupportedModelError
-from sira_cli.methods.base import Ability, Method
+from sira_cli.methods.base import Ability, Inputs, Method
 from sira_cli.methods.settings import setting
 
 if TYPE_CHECKING:
@@ -29,7 +29,7 @@ class Flb(Method):
     beta: float = setting(0.1, "plausibility cut-off", low=0, high=1, above_low=True)
 
     @contextmanager
-    def attach(self, model: Any, config: SiraConfig, prompts: Tensor, branch: Mapping[str, Tensor]) -> Iterator[None]:
+    def attach(self, model: Any, config: SiraConfig, prompts: Tensor, branch: Inputs) -> Iterator[None]:
         """Put a hook after the model, which keeps the first logits of the running prompts."""
         from sira_cli.core.arguments import cache_of
         from sira_cli.core.families import find_backbone

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from sira_cli.core.config import SiraConfig
-from sira_cli.methods.base import Ability, Method
+from sira_cli.methods.base import Ability, Decoding, Inputs, Method
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -27,8 +26,6 @@ class Greedy(Method):
         """Return the preset's settings without a contrast."""
         return replace(config, alpha=0.0)
 
-    def attach(
-        self, model: Any, config: SiraConfig, prompts: Tensor, branch: Mapping[str, Tensor]
-    ) -> AbstractContextManager[Any]:
+    def attach(self, model: Any, config: SiraConfig, prompts: Tensor, branch: Inputs) -> Decoding:
         """Attach nothing."""
         return nullcontext()

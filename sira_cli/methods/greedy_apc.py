@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from sira_cli.core.config import SiraConfig
 from sira_cli.core.rules import plausible
-from sira_cli.methods.base import Method
+from sira_cli.methods.base import Inputs, Method
 from sira_cli.methods.settings import setting
 
 if TYPE_CHECKING:
@@ -25,7 +25,7 @@ class GreedyApc(Method):
     beta: float = setting(0.1, "plausibility cut-off", low=0, high=1, above_low=True)
 
     @contextmanager
-    def attach(self, model: Any, config: SiraConfig, prompts: Tensor, branch: Mapping[str, Tensor]) -> Iterator[None]:
+    def attach(self, model: Any, config: SiraConfig, prompts: Tensor, branch: Inputs) -> Iterator[None]:
         """Put a hook after the model."""
         from sira_cli.core.families import find_backbone
         from sira_cli.core.hooks import attached_hooks

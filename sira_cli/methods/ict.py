@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from sira_cli.core.config import SiraConfig
 from sira_cli.errors import DataError, SettingsError, UnsupportedModelError
+from sira_cli.methods.base import Inputs
 from sira_cli.methods.calibrated import Calibrated
 from sira_cli.methods.settings import setting
 
@@ -41,7 +42,7 @@ class Ict(Calibrated):
     )
 
     @contextmanager
-    def attach(self, model: Any, config: SiraConfig, prompts: Tensor, branch: Mapping[str, Tensor]) -> Iterator[None]:
+    def attach(self, model: Any, config: SiraConfig, prompts: Tensor, branch: Inputs) -> Iterator[None]:
         """Put a hook after `o_proj` of each changed layer."""
         from sira_cli.core.families import find_backbone, output_projections
         from sira_cli.core.hooks import attached_hooks
@@ -52,7 +53,7 @@ class Ict(Calibrated):
             handles.append(model.register_forward_pre_hook(_check_pass, with_kwargs=True))
             for projection, vector in zip(projections, vectors, strict=True):
                 if bool(vector.any()):
-                    handles.append(projection.register_forward_hook(_Addition(vector)))
+                    handles.append(projection.register_forward_hook(_adding(vector)))
             yield
 
     def vectors(self, tensors: Mapping[str, Tensor], layers: int, slices: int) -> Tensor:
@@ -123,16 +124,16 @@ def _shape(model: Any) -> tuple[int, int]:
     return len(find_backbone(model).decoder_layers), slices_of(width)
 
 
-class _Addition:
-    """A hook that adds a vector `[d]` to the last position of a module's output `[B, S, d]`."""
+def _adding(vector: Tensor) -> Callable[..., Tensor]:
+    """Return a hook that adds a vector `[d]` to the last position of a module's output `[B, S, d]`."""
 
-    def __init__(self, vector: Tensor) -> None:
-        self._vector = vector
-
-    def __call__(self, module: Any, args: Any, output: Tensor) -> Tensor:
-        self._vector = self._vector.to(output)  # to the layer's device, once
-        output[:, -1] += self._vector
+    def add(module: Any, args: Any, output: Tensor) -> Tensor:
+        nonlocal vector
+        vector = vector.to(output)  # to the layer's device, once
+        output[:, -1] += vector
         return output
+
+    return add
 
 
 def _check_pass(model: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:

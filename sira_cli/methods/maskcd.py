@@ -4,22 +4,20 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sira_cli.core.config import SiraConfig
 from sira_cli.errors import DataError, SettingsError
-from sira_cli.methods.base import CutContrast, PromptBatch
+from sira_cli.methods.base import CutContrast, Decoding, Inputs, PromptBatch
 from sira_cli.methods.calibrated import Calibrated
 from sira_cli.methods.settings import setting
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from sira_cli.core.hooks import Removable
 MASS = "image_mass"  # tensor of a calibration: float32 [L, H], mean attention on image tokens of each head
 THRESHOLD, HEADS = 2.5, 32  # z-score of an image head, for as many heads per layer as LLaVA-1.5-7B has
 
@@ -53,11 +51,10 @@ class MaskCd(CutContrast, Calibrated):
 
     def mass(self) -> Tensor:
         """Return the mean attention mass on image tokens, `[L, H]`, of the calibration."""
-        try:
-            changed = Path(self.calibration or "").stat().st_mtime_ns
-        except OSError:
-            changed = 0  # `read` raises the error
-        return _mass(self, changed)
+        mass = self.read().tensors.get(MASS)
+        if mass is None or mass.ndim != 2 or not bool(mass.isfinite().all()):
+            raise DataError(f"{self.calibration}: has no {MASS} of layers x heads: make it again")
+        return mass
 
     def image_heads(self) -> Tensor:
         """Return the mask of silenced heads, bool `[L, H]`."""
@@ -76,9 +73,7 @@ class MaskCd(CutContrast, Calibrated):
         """Return the same inputs."""
         return dict(batch.inputs)
 
-    def attach(
-        self, model: Any, config: SiraConfig, prompts: Tensor, branch: Mapping[str, Tensor]
-    ) -> AbstractContextManager[Any]:
+    def attach(self, model: Any, config: SiraConfig, prompts: Tensor, branch: Inputs) -> Decoding:
         """Run a second pass (`sira_cli.methods.second_pass`) in which the image heads are silenced."""
         from sira_cli.methods.second_pass import second_pass
 
@@ -134,15 +129,6 @@ def z_scores(mass: Tensor) -> Tensor:
     return torch.where(spread > 1e-9, apart / spread.clamp(min=1e-9), 0.0)  # smaller values are rounding
 
 
-@functools.lru_cache(maxsize=64)
-def _mass(method: MaskCd, changed: int) -> Tensor:
-    """Read the mass from a file last changed at `changed`; cached, because each record needs the threshold."""
-    mass = method.read().tensors.get(MASS)
-    if mass is None or mass.ndim != 2 or not bool(mass.isfinite().all()):
-        raise DataError(f"{method.calibration}: has no {MASS} of layers x heads: make it again")
-    return mass
-
-
 def _structure(model: Any) -> tuple[list[Any], int, int]:
     """Return the `o_proj` of each layer, and the numbers of layers and of heads in each."""
     from sira_cli.core.families import output_projections
@@ -153,17 +139,12 @@ def _structure(model: Any) -> tuple[list[Any], int, int]:
 
 @contextmanager
 def _silenced(silent: Sequence[tuple[Any, Tensor]]) -> Iterator[None]:
-    """Zero the output of silent heads inside this context."""
-    handles: list[Removable] = []
-    try:
+    """Zero the output of silent heads, `[..., H * D]` before `o_proj`, inside this context."""
+
+    def silence(inputs: Tensor, projection: Any, args: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+        return (args[0].masked_fill(inputs.to(args[0].device), 0.0), *args[1:])
+
+    with ExitStack() as hooks:
         for projection, inputs in silent:
-            handles.append(projection.register_forward_pre_hook(functools.partial(_silence, inputs)))
+            hooks.callback(projection.register_forward_pre_hook(functools.partial(silence, inputs)).remove)
         yield
-    finally:
-        for handle in handles:
-            handle.remove()
-
-
-def _silence(silent: Tensor, projection: Any, args: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
-    """Before `o_proj`: zero the inputs `[..., H * D]` that are silent."""
-    return (args[0].masked_fill(silent.to(args[0].device), 0.0), *args[1:])

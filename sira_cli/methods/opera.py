@@ -79,16 +79,15 @@ class Opera(Method):
         """
         from sira_cli.core.hooks import attached_hooks
         from sira_cli.methods.opera_passes import Passes
-        from sira_cli.methods.opera_search import OperaRun, Rule
+        from sira_cli.methods.opera_search import OperaRun
 
         if on_step is not None:
             raise SettingsError("method opera has no second stream to observe: leave out on_step")
         image = config.image_tokens.resolve(model.config).find(inputs["input_ids"])  # [B, S]
         passes = Passes(model, self.beams)
-        run = OperaRun(Rule(**self.settings()), passes, image, streamer)
+        run = OperaRun(self, passes, image, streamer)
         with attached_hooks(model, passes.norm) as handles:
-            for handle in passes.hooks():
-                handles.append(handle)
+            handles.extend(passes.hooks())
             on_attach(run)
             output: Tensor = model.generate(**inputs, custom_generate=run.decode, **arguments)
         return output

@@ -49,7 +49,7 @@ class Passes:
         check_columns(model, "method opera")
         backbone = find_backbone(model)
         self.norm = backbone.norm  # the model's final norm
-        self.cache = DynamicCache()  # keys and values of all beams, N columns
+        self.cache: Any = DynamicCache()  # keys and values of all beams, N columns
         self._model, self._layers, self._beams = model, backbone.decoder_layers, beams
         self._siblings = 0  # tokens of a beam in a pass that looks ahead
         self._weights = torch.empty(0)  # [R, H, C, N + C] of that pass
@@ -83,12 +83,13 @@ class Passes:
             for name in PER_TOKEN
             if kwargs.get(name) is not None
         }
-        return self._last(output, input_ids).repeat_interleave(self._beams, dim=0)
+        last: Tensor = output.logits[:, -1].to(input_ids.device, torch.float32)
+        return last.repeat_interleave(self._beams, dim=0)
 
     def look_ahead(self, tokens: Tensor) -> Ahead:
         """Run C possible next tokens of each beam, `[R, C]`. The cache holds none of them afterwards."""
         count, columns = tokens.shape[1], self.cache.get_seq_length()
-        one = self._longer(self._per_token)
+        one = next_inputs(self._model, {}, self._per_token)
         several = {name: torch.cat([each, *[each[..., -1:]] * (count - 1)], dim=-1) for name, each in one.items()}
         self._siblings = count
         try:
@@ -96,7 +97,7 @@ class Passes:
         finally:
             self._siblings = 0
         stored = []
-        for layer in _filled(self.cache):
+        for layer in self.cache.layers:
             stored.append((layer.keys[:, :, columns:], layer.values[:, :, columns:]))
             layer.keys, layer.values = layer.keys[:, :, :columns], layer.values[:, :, :columns]
         weights = self._weights.amax(dim=1)  # [R, C, N + C]
@@ -107,16 +108,16 @@ class Passes:
 
     def keep(self, ahead: Ahead, parents: Tensor, place: Tensor, length: int) -> None:
         """Let beams follow others as in `follow`, each with its looked-ahead token at `place [R']`."""
-        for layer, new in zip(_filled(self.cache), ahead.stored, strict=True):
+        for layer, new in zip(self.cache.layers, ahead.stored, strict=True):
             layer.keys, layer.values = (
                 torch.cat([*self._followed(stored, parents, length), _token(more, parents, place)], dim=2)
                 for stored, more in zip((layer.keys, layer.values), new, strict=True)
             )
-        self._per_token = self._longer(self._followed_inputs(parents, length))
+        self._per_token = next_inputs(self._model, {}, self._followed_inputs(parents, length))
 
     def follow(self, parents: Tensor, length: int) -> None:
         """Let beams follow others: row i becomes row `parents[i]`, `[R']`; columns that no text needs leave."""
-        for layer in _filled(self.cache):
+        for layer in self.cache.layers:
             layer.keys, layer.values = (
                 torch.cat(self._followed(stored, parents, length), dim=2) for stored in (layer.keys, layer.values)
             )
@@ -136,21 +137,23 @@ class Passes:
         # tokens [K, p]; length: of the current beams; longest: of any picture's text afterwards
         columns = self.cache.get_seq_length()
         prompt = slice(columns - length - self._prompt, columns - length)
-        cache = DynamicCache()
-        for number, layer in enumerate(_filled(self.cache)):
+        cache: Any = DynamicCache()
+        for number, layer in enumerate(self.cache.layers):
             cache.update(layer.keys[rows, :, prompt], layer.values[rows, :, prompt], number)
         per_token = {name: each[..., rows, prompt] for name, each in self._per_token.items()}
         for _ in range(tokens.shape[1]):
-            per_token = self._longer(per_token)  # one by one: some inputs differ between new tokens and the prompt
+            # one by one: some inputs differ between new tokens and the prompt
+            per_token = next_inputs(self._model, {}, per_token)
         output = self._run(tokens, per_token, cache, keep=1)
         width = self._prompt + longest
-        for layer, own in zip(_filled(self.cache), _filled(cache), strict=True):
+        for layer, own in zip(self.cache.layers, cache.layers, strict=True):
             layer.keys = _replaced(layer.keys, own.keys, rows, (-4, -2), width)
             layer.values = _replaced(layer.values, own.values, rows, (-4, -2), width)
         self._per_token = {
             name: _replaced(each, per_token[name], rows, (-2, -1), width) for name, each in self._per_token.items()
         }
-        return self._last(output, tokens)
+        last: Tensor = output.logits[:, -1].to(tokens.device, torch.float32)
+        return last
 
     def _run(self, tokens: Tensor, per_token: Mapping[str, Tensor], cache: DynamicCache, keep: int) -> Any:
         """Run new tokens `[R, q]` after those of a cache; `per_token` covers both."""
@@ -163,14 +166,6 @@ class Passes:
             **last_logits_only(self._model, keep),
         )
         return self._model(**inputs, return_dict=True)
-
-    def _longer(self, per_token: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """Return inputs that cover one more generated token, made as in the model's own `generate`."""
-        return next_inputs(self._model, {}, dict(per_token))
-
-    def _last(self, output: Any, tokens: Tensor) -> Tensor:
-        last: Tensor = output.logits[:, -1].to(tokens.device, torch.float32)
-        return last
 
     def _part_siblings(self, layer: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Before each layer: no token sees its siblings; otherwise each sees the same as the first one."""
@@ -190,11 +185,6 @@ class Passes:
         """After the last layer's attention: compute its weights."""
         if self._siblings:
             self._weights = attention_rows(attention, kwargs, self._siblings, "opera")
-
-
-def _filled(cache: DynamicCache) -> list[Any]:
-    """Return the layers, each with keys and values `[R, H, N, D]`."""
-    return list(cache.layers)
 
 
 def _token(new: Tensor, row: Tensor, place: Tensor) -> Tensor:

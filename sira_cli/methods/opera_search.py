@@ -33,20 +33,6 @@ LARGEST = math.log(torch.finfo(torch.float32).max)
 
 
 @dataclass(frozen=True)
-class Rule:
-    """The settings of the method, documented at `sira_cli.methods.opera.Opera`."""
-
-    beams: int
-    candidates: int
-    scale: float
-    penalty: float
-    damping: float
-    threshold: int
-    attempts: int
-    length: str
-
-
-@dataclass(frozen=True)
 class Ending:
     """When texts end, as in transformers' beam search."""
 
@@ -72,9 +58,9 @@ class Beams:
 class Search:
     """The search for one picture's text."""
 
-    def __init__(self, rule: Rule, prompt: Tensor, image: Tensor, padding: int, ending: Ending) -> None:
+    def __init__(self, rule: Any, prompt: Tensor, image: Tensor, padding: int, ending: Ending) -> None:
         """Begin with an empty text."""
-        # prompt [S], image [S]
+        # rule: the `Opera`; prompt [S], image [S]
         self.beams = Beams(
             tokens=prompt.new_zeros((rule.beams, 0)),
             scores=torch.tensor([0.0] + [ENDED] * (rule.beams - 1), device=prompt.device),
@@ -101,7 +87,7 @@ class Search:
 
     def log_phi(self, attention: Tensor) -> Tensor:
         """Return log phi of each column with the next row: `attention [K, C, S + t + 1]` -> `[K, C, t + 1]`."""
-        row = attention[:, :, len(self._prompt) :] * self._rule.scale  # [K, C, t + 1]
+        row: Tensor = attention[:, :, len(self._prompt) :] * self._rule.scale  # [K, C, t + 1]
         return F.pad(self.beams.log_phi, (0, 1))[:, None] + row.log()
 
     def weigh(self, logits: Tensor, candidates: Tensor, attention: Tensor) -> Tensor:
@@ -197,7 +183,7 @@ class Search:
 class OperaRun:
     """B running searches."""
 
-    def __init__(self, rule: Rule, passes: Passes, image: Tensor, streamer: BaseStreamer | None) -> None:
+    def __init__(self, rule: Any, passes: Passes, image: Tensor, streamer: BaseStreamer | None) -> None:
         """Prepare B searches; `image [B, S]` bool."""
         self.passes = passes  # the model, and the cache of all beams
         self.rollbacks = 0  # number of rollbacks of all searches

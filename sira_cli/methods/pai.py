@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from sira_cli.core.config import SiraConfig
 from sira_cli.core.rules import plausible
+from sira_cli.methods.base import Inputs
 from sira_cli.methods.settings import setting
 from sira_cli.methods.text_only import WithoutImage
 
@@ -43,7 +44,7 @@ class Pai(WithoutImage):
         check_columns(model, "method pai")
 
     @contextmanager
-    def attach(self, model: Any, config: SiraConfig, prompts: Tensor, branch: Mapping[str, Tensor]) -> Iterator[Any]:
+    def attach(self, model: Any, config: SiraConfig, prompts: Tensor, branch: Inputs) -> Iterator[Any]:
         """Run a second pass, and raise attention in the first."""
         from sira_cli.core.attention import attend_by
         from sira_cli.core.families import find_backbone

@@ -49,9 +49,7 @@ def second_pass(
 class SecondPass:
     """The contrast branch of B running prompts, made by `second_pass`."""
 
-    def __init__(
-        self, model: Any, prompts: Tensor, branch: Mapping[str, Tensor], rule: Rule, within: Within = nullcontext
-    ) -> None:
+    def __init__(self, model: Any, prompts: Tensor, branch: Mapping[str, Tensor], rule: Rule, within: Within) -> None:
         if not {"input_ids", "attention_mask"} <= branch.keys():
             raise SettingsError("the contrast branch has no input_ids and attention_mask: `Lvlm.prepare` makes them")
         self.cache: DynamicCache | None = None  # keys and values of the branch, never those of the full stream
@@ -84,21 +82,15 @@ class SecondPass:
                 f"{CACHE} was filled outside this block, so the contrast branch does not know its tokens: "
                 f"generate from the whole prompt, without {CACHE}"
             )
-        with self._running():
-            z_contrast = self._prompt() if seen == 0 else self._step(ids)  # [B, V]
-        z = output.logits[:, -1].float()  # [B, V]
-        output.logits = self._rule(z, z_contrast.to(z.device), self.steps)[:, None]  # [B, 1, V]
-        return output
-
-    @contextmanager
-    def _running(self) -> Iterator[None]:
-        """Run the model for the branch: our hook ignores this run, and positions are restored afterwards."""
         self.is_second = True
         try:
             with positions_kept(self._position_state), self._within():
-                yield
+                z_contrast = self._prompt() if seen == 0 else self._step(ids)  # [B, V]
         finally:
             self.is_second = False
+        z = output.logits[:, -1].float()  # [B, V]
+        output.logits = self._rule(z, z_contrast.to(z.device), self.steps)[:, None]  # [B, 1, V]
+        return output
 
     def _prompt(self) -> Tensor:
         """Run the branch's prompts into a new cache, and return z' `[B, V]`."""
@@ -112,20 +104,16 @@ class SecondPass:
             del more["attention_mask"]  # as `generate` does: cheaper masks
         more |= last_logits_only(model)
         self._kwargs: dict[str, Any] = {**more, CACHE: self.cache, "use_cache": True}
-        return self._forward(first=True)
+        return self._forward(None)
 
     def _step(self, tokens: Tensor) -> Tensor:
         """Run the same new tokens `[B, 1]` through the branch, and return z' `[B, V]`."""
         self._ids = torch.cat([self._ids, tokens.to(self._ids.device)], dim=1)
-        return self._forward(first=False)
+        return self._forward(1)
 
-    def _forward(self, first: bool) -> Tensor:
-        model = self._model
-        new = None if first else 1
-        inputs = model.prepare_inputs_for_generation(
-            self._ids, next_sequence_length=new, is_first_iteration=first, **self._kwargs
-        )
-        output = model(**inputs, return_dict=True)
+    def _forward(self, new: int | None) -> Tensor:
+        model, more = self._model, {"next_sequence_length": new, "is_first_iteration": new is None}
+        output = model(**model.prepare_inputs_for_generation(self._ids, **more, **self._kwargs), return_dict=True)
         self._kwargs = next_inputs(model, output, self._kwargs)
         self.steps += 1
         z: Tensor = output.logits[:, -1].float()

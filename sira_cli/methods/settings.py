@@ -11,8 +11,6 @@ from typing import Any
 
 from sira_cli.errors import SettingsError
 
-_KEY = "setting"
-
 
 @dataclass(frozen=True)
 class Setting:
@@ -83,13 +81,7 @@ def setting(default: Any, meaning: str, **limits: Any) -> Any:
         **limits: as in `Setting`; `kind` defaults to the type of the default.
     """
     kind = limits.pop("kind", type(default))
-    return field(default=default, metadata={_KEY: Setting(kind, meaning, **limits)})
-
-
-def setting_of(declared: Any) -> Setting:
-    """Return the declaration of a dataclass field that `setting` made."""
-    found: Setting = declared.metadata[_KEY]
-    return found
+    return field(default=default, metadata={"setting": Setting(kind, meaning, **limits)})
 
 
 # The settings of the fork, which live in the preset's `sira` part; `SiraConfig` checks them.

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from sira_cli.core.config import SiraConfig
 from sira_cli.errors import PictureSettingsError
-from sira_cli.methods.base import Method
+from sira_cli.methods.base import Decoding, Inputs, Method
 from sira_cli.methods.settings import setting
 
 if TYPE_CHECKING:
@@ -54,14 +52,13 @@ class Sid(Method):
             )
         return visible
 
-    def attach(
-        self, model: Any, config: SiraConfig, prompts: Tensor, branch: Mapping[str, Tensor]
-    ) -> AbstractContextManager[Any]:
+    def attach(self, model: Any, config: SiraConfig, prompts: Tensor, branch: Inputs) -> Decoding:
         """Fork at layer 2 (`sira_cli.methods.sid_fork`)."""
-        from sira_cli.methods.sid_fork import attach_sid
+        from sira_cli.core.fork import attached
+        from sira_cli.methods.sid_fork import SidFork
 
-        visible = self.for_task("caption").visible_of
-        return attach_sid(model, config.image_tokens, alpha=self.alpha, beta=self.beta, visible=visible)
+        own = SiraConfig(alpha=self.alpha, beta=self.beta, image_tokens=config.image_tokens)
+        return attached(SidFork(model, own, self.for_task("caption").visible_of))
 
 
 @dataclass(frozen=True)

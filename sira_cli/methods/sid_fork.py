@@ -11,8 +11,8 @@ changes.
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -22,9 +22,8 @@ from torch.nn import functional as F
 from sira_cli.core.arguments import cache_of
 from sira_cli.core.config import SiraConfig
 from sira_cli.core.families import check_columns, find_backbone
-from sira_cli.core.fork import Fork, attached
+from sira_cli.core.fork import Fork
 from sira_cli.core.hooks import Removable
-from sira_cli.core.image_tokens import ImageTokens
 from sira_cli.core.masks import Pass, text_rows
 from sira_cli.errors import PictureSettingsError, UnsupportedModelError
 from sira_cli.methods.attention_rows import attention_rows
@@ -32,30 +31,25 @@ from sira_cli.methods.attention_rows import attention_rows
 BOUNDARY = 2
 
 
-@contextmanager
-def attach_sid(
-    model: Any,
-    image_tokens: ImageTokens,
-    *,
-    alpha: float,
-    beta: float,
-    visible: Callable[[int], int],
-) -> Iterator[Fork]:
-    """Decode `model` with SID inside this context; otherwise as `sira_cli.attach`."""
-    config = SiraConfig(alpha=alpha, beta=beta, image_tokens=image_tokens)
-    with attached(_SidFork(model, config, visible)) as fork:
-        yield fork
-
-
-class _SidFork(Fork):
+class SidFork(Fork):
     """A fork at layer 2 whose contrast stream has image rows, most of them hidden."""
 
     def __init__(self, model: Any, config: SiraConfig, visible: Callable[[int], int]) -> None:
         check_columns(model, "method sid")
-        backbone = find_backbone(model)
+        backbone, name = find_backbone(model), type(model).__name__
         layers = len(backbone.decoder_layers)
-        _check_first_layers(model, layers, backbone.first_boundary)
-        super().__init__(model, SiraConfig(layers - BOUNDARY, None, config.alpha, config.beta, config.image_tokens))
+        if backbone.first_boundary > BOUNDARY or layers <= BOUNDARY:
+            raise UnsupportedModelError(
+                f"method sid forks at layer {BOUNDARY}, but {name} has {layers} layers, the first "
+                f"{backbone.first_boundary} of which every stream must share (DeepStack): choose another method"
+            )
+        kinds = getattr(model.config.get_text_config(decoder=True), "layer_types", None) or ()
+        if "sliding_attention" in kinds[BOUNDARY - 1 : BOUNDARY]:
+            raise UnsupportedModelError(
+                f"method sid ranks image tokens by the attention of layer {BOUNDARY - 1}, but in {name} this "
+                "layer has a sliding window and sees only some of them: choose another method"
+            )
+        super().__init__(model, dataclasses.replace(config, k=layers - BOUNDARY))
         self._visible_of = visible
         self._visible = torch.empty(0)  # [B]
         self._ranking: Any = backbone.decoder_layers[BOUNDARY - 1].self_attn
@@ -97,19 +91,3 @@ class _SidFork(Fork):
         order = attended.masked_fill(~image, torch.inf).argsort(dim=1, stable=True)  # [B, kv], least attended first
         least = torch.arange(order.shape[1]) < self._visible[:, None]  # [B, kv]
         self._chosen = torch.zeros_like(image).scatter(1, order, least.to(order.device)) & image
-
-
-def _check_first_layers(model: Any, layers: int, first_boundary: int) -> None:
-    """Check that layers 0 and 1 allow the ranking, and a fork after them."""
-    name = type(model).__name__
-    if first_boundary > BOUNDARY or layers <= BOUNDARY:
-        raise UnsupportedModelError(
-            f"method sid forks at layer {BOUNDARY}, but {name} has {layers} layers, the first "
-            f"{first_boundary} of which every stream must share (DeepStack): choose another method"
-        )
-    kinds = getattr(model.config.get_text_config(decoder=True), "layer_types", None) or ()
-    if "sliding_attention" in kinds[BOUNDARY - 1 : BOUNDARY]:
-        raise UnsupportedModelError(
-            f"method sid ranks image tokens by the attention of layer {BOUNDARY - 1}, but in {name} this "
-            "layer has a sliding window and sees only some of them: choose another method"
-        )

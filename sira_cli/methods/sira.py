@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from sira_cli.core.config import SiraConfig
-from sira_cli.methods.base import Ability, Method
+from sira_cli.methods.base import Ability, Decoding, Inputs, Method
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -32,9 +30,7 @@ class Sira(Method):
         """Return the preset's settings."""
         return config
 
-    def attach(
-        self, model: Any, config: SiraConfig, prompts: Tensor, branch: Mapping[str, Tensor]
-    ) -> AbstractContextManager[Any]:
+    def attach(self, model: Any, config: SiraConfig, prompts: Tensor, branch: Inputs) -> Decoding:
         """Fork as `sira_cli.attach` does."""
         from sira_cli.core.fork import attach
 

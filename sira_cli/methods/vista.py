@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 from sira_cli.core.config import SiraConfig
 from sira_cli.errors import UnsupportedModelError
+from sira_cli.methods.base import Inputs
 from sira_cli.methods.settings import setting
 from sira_cli.methods.text_only import WithoutImage
 
@@ -48,7 +49,7 @@ class Vista(WithoutImage):
         _mlps(model)
 
     @contextmanager
-    def attach(self, model: Any, config: SiraConfig, prompts: Tensor, branch: Mapping[str, Tensor]) -> Iterator[None]:
+    def attach(self, model: Any, config: SiraConfig, prompts: Tensor, branch: Inputs) -> Iterator[None]:
         """Put hooks on layers, MLPs and the model; a prompt first runs twice more, with and without its image."""
         import torch
         from torch.nn import functional as F

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import functools
 import warnings
 
 import pytest
@@ -11,25 +10,25 @@ import transformers as hf
 from packaging.version import Version
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING_NAMES
 
-from sira_cli.core import families, reference
-from sira_cli.core.census import BROKEN, EXACT, REFUSED, REFUSED_STACKS, SINCE, STACKS, UNSETTLED
+from sira_cli.core import families
+from sira_cli.core.census import BROKEN, EXACT, REFUSED, REFUSED_STACKS, STACKS, UNSETTLED
 from sira_cli.core.config import SiraConfig
 from sira_cli.core.families import FAMILIES, check_config, find_backbone
 from sira_cli.core.fork import attach
 from sira_cli.core.image_tokens import ImageTokens
 from sira_cli.errors import SiraError, UnsupportedModelError, UntestedModelWarning
 from tests.support import census, tiny
-from tests.support.helpers import batch_equals_singles, equal_streams, generate_sira, left_pad
+from tests.support.decoding import case_of
+from tests.support.helpers import batch_equals_singles, compared, left_pad, mostly_slow
 
 STEPS = 3
+# The version of transformers that brought a type, for those that 5.19 lacks.
+SINCE = dict.fromkeys(("molmo2", "muse_spark", "unlimited_ocr"), "5.20") | {"minicpm_ocr": "5.21"}
+SINCE |= dict.fromkeys(("apertus1p5", "hy_v4_vl", "inkling2_loop"), "5.24") | {"mistral_large4": "5.22"}
+SINCE |= dict.fromkeys(("dots3_note", "granite_docling", "inkling2", "lfm3_vl"), "5.23")
 KNOWN = {*EXACT, *REFUSED, *UNSETTLED, *(family.model_type for family in FAMILIES)}
 BROKEN_HERE = {kind for kind, version in BROKEN if version == hf.__version__}
 BUILT = [kind for kind in EXACT if kind in census.HERE and kind != "shieldgemma2"]
-
-
-@functools.cache
-def case_of(kind: str) -> tiny.Tiny:
-    return census.case_of(kind)
 
 
 def largest_k(case: tiny.Tiny) -> int:
@@ -37,23 +36,10 @@ def largest_k(case: tiny.Tiny) -> int:
     return min(5, len(backbone.decoder_layers) - backbone.first_boundary)
 
 
-def check_exact(case: tiny.Tiny, config: SiraConfig, caches: tuple[bool, ...] = (True, False)) -> None:
-    expected = reference.decode(case, config.k or 1, config.alpha, STEPS)
-    for use_cache in caches:
-        if use_cache or case.model.config.model_type not in ("cosmos3_edge", "ernie4_5_vl_moe"):
-            found, steps = generate_sira(case.model, case.inputs, config, max_new_tokens=STEPS, use_cache=use_cache)
-            tokens = found[0].tolist()
-        else:  # without a cache, `generate` hands Ernie the kinds of the prompt's tokens only: it fails without a fork,
-            # and so does that of Cosmos until transformers 5.22 (other tokens than with one)
-            tokens, steps = census.without_cache(case, config, STEPS)
-        assert tokens == expected.tokens
-        equal_streams(steps, expected)
-    assert float((expected.full - expected.cf).abs().max()) > 0.005
-
-
 def test_every_type_is_in_one_table():
     tables = [*EXACT], [*REFUSED], [*UNSETTLED], sorted({family.model_type for family in FAMILIES})
     assert len(KNOWN) == sum(map(len, tables))
+    assert census.TYPES["shieldgemma2"] == census.TYPES["gemma3"]
     lacking = {kind for kind, version in SINCE.items() if Version(version) > Version(hf.__version__)}
     assert {*census.TYPES} & KNOWN == KNOWN - lacking
 
@@ -72,7 +58,8 @@ def test_types_that_transformers_breaks_fail_without_a_fork_too(kind: str | None
 @pytest.mark.parametrize("kind", BUILT)
 def test_exact_types(kind: str):
     """All kinds of layers, and the whole grid of K and alpha, are in test_conformance.py."""
-    check_exact(case_of(kind), SiraConfig(k=3))
+    assert find_backbone(case_of(kind).model).tested
+    compared(case_of(kind), SiraConfig(k=3), STEPS)
 
 
 @pytest.mark.slow
@@ -80,7 +67,7 @@ def test_exact_types(kind: str):
 def test_exact_types_at_the_first_and_last_boundary(kind: str):
     case = case_of(kind)
     for k, alpha in ((1, 1.0), (largest_k(case), 0.5)):
-        check_exact(case, SiraConfig(k=k, alpha=alpha), (True,))
+        compared(case, SiraConfig(k=k, alpha=alpha), STEPS, (True,))
 
 
 # Without a fork, too, a row of HunYuan-VL in a batch differs from the row alone by 4e-3.
@@ -96,29 +83,17 @@ def test_exact_types_in_a_padded_batch(kind: str, monkeypatch: pytest.MonkeyPatc
     batch_equals_singles(case.model, singles, k, 1e-4, batch, max_new_tokens=2)
 
 
-@pytest.mark.parametrize("kind", BUILT)
-def test_the_text_stack_of_a_tested_type_is_tested(kind: str):
-    assert find_backbone(case_of(kind).model).tested
-
-
 # Layers of several kinds, experts, states, norms after attention, attention without sdpa, parallel attention.
-@pytest.mark.parametrize("stack", ["cohere", "gemma2", "gpt_oss", "lfm2", "olmo2", "phi3", "qwen3_next"])
-def test_other_text_stacks_in_llava(stack: str):
-    check_stack(stack)
+TELLING = ("cohere", "gemma2", "gpt_oss", "lfm2", "olmo2", "phi3", "qwen3_next")
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("stack", [stack for stack in STACKS if stack in CONFIG_MAPPING_NAMES])
-def test_every_text_stack_in_llava(stack: str):
-    check_stack(stack)
-
-
-def check_stack(stack: str) -> None:
+@pytest.mark.parametrize("stack", mostly_slow([stack for stack in STACKS if stack in CONFIG_MAPPING_NAMES], *TELLING))
+def test_text_stacks_in_llava(stack: str):
     case = census.llava_with(stack)
     with warnings.catch_warnings():
         warnings.simplefilter("error", UntestedModelWarning)
         for k, caches in ((3, (True, False)), (1, (True,)), (5, (True,))):
-            check_exact(case, SiraConfig(k=k), caches)
+            compared(case, SiraConfig(k=k), STEPS, caches)
 
 
 @pytest.mark.parametrize("stack", [stack for stack in REFUSED_STACKS if stack in CONFIG_MAPPING_NAMES])
@@ -133,10 +108,6 @@ def test_a_text_stack_that_was_not_tried_warns(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(families, "TESTED_STACKS", families.TESTED_STACKS - {"olmo2"})
     with pytest.warns(UntestedModelWarning, match="text stack, olmo2, was not compared"), attach(case.model):
         pass
-
-
-def test_a_type_with_the_class_of_another():
-    assert census.TYPES["shieldgemma2"] == census.TYPES["gemma3"]
 
 
 @pytest.mark.parametrize("kind", REFUSED)
@@ -167,7 +138,7 @@ def test_the_text_stack_of_gemma_3n():
     config = hf.Gemma3nTextConfig(**{name: text[name] for name in text if hasattr(hf.Gemma3nTextConfig(), name)})
     case = tiny.Tiny(tiny.build(config, hf.Gemma3nForCausalLM, scale=5.0), tiny.with_mask(tiny.prompt()))
     for k in (1, 2, 3, 5):
-        check_exact(case, SiraConfig(k=k, image_tokens=ImageTokens(ids=(tiny.IMAGE,))))
+        compared(case, SiraConfig(k=k, image_tokens=ImageTokens(ids=(tiny.IMAGE,))), STEPS)
 
 
 @pytest.mark.filterwarnings("ignore::sira_cli.errors.UntestedModelWarning")

@@ -1,4 +1,8 @@
-"""The fork equals Algorithm 1 on every family: same tokens, both streams' logits within 1e-4 in float32."""
+"""The fork equals Algorithm 1: same tokens, and logits of both streams within 1e-4 in float32.
+
+Rows are families, and types with kinds of layers that no family has; columns are one prompt (with a cache and without),
+two pictures, a padded batch, beams. Sampling is in test_generate.py, all types of transformers in test_census.py.
+"""
 
 from __future__ import annotations
 
@@ -7,111 +11,97 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+import transformers
+from packaging.version import Version
 
 from sira_cli.core import reference
 from sira_cli.core.config import SiraConfig
 from sira_cli.core.families import FAMILIES
-from sira_cli.core.fork import Step, attach
-from tests.support import tiny
-from tests.support.helpers import equal_streams, generate, generate_sira
+from sira_cli.core.fork import attach
+from sira_cli.core.image_tokens import ImageTokenFinder
+from sira_cli.errors import UnsupportedModelError
+from tests.support import census, tiny
+from tests.support.decoding import case_of
+from tests.support.helpers import batch_equals_singles, compared, equal_streams, generate, generate_sira, left_pad
+from tests.support.prompts import family_prompts, llava_prompts
 
-STEPS = 6
+# In this order: chunks of the text, and queries that are scaled by column; compressed keys and values, and queries that
+# are scaled by position; image features before layers 0 to 5; experts by the kind of token; indexers that choose keys.
+KINDS = [k for k in ("llama4", "mistral4", "granite4_vision", "ernie4_5_vl_moe", "dots3_note") if k in census.HERE]
+GRID = [(name, k) for name in tiny.FAMILIES for k in (1, 3, 5)] + [(kind, k) for kind in KINDS for k in range(1, 6)]
+GRID.remove(("Qwen3-VL", 5))  # inside DeepStack: refused
+STATES = ("Qwen3.5", "LFM2-VL", "Gemma 4 E")  # whose texts leave more, or less, than columns of their own
 
 
 def test_the_table_of_families_is_the_list_of_tested_ones():
     assert [family.name for family in FAMILIES] == list(tiny.FAMILIES)
 
 
-@pytest.mark.parametrize("k", [1, tiny.LAYERS // 2, tiny.LAYERS - 1])
-def test_equals_the_reference(every_family: tiny.Tiny, k: int, request, record_property):
-    if k not in every_family.boundaries:
-        pytest.skip("the fork would lie inside DeepStack; its refusal has its own test")
-    record_property("conformance", (request.node.callspec.params["every_family"], *compared(every_family, k, 0.5)))
-
-
-def test_video_tokens_are_image_tokens():
-    """A picture and a video in one prompt, as Qwen's processor prepares them."""
-    case = tiny.FAMILIES["Qwen2.5-VL"]()
-    picture, video = case.inputs, tiny.qwen_inputs(tiny.prompt(seed=1), seed=1)
-    ids = torch.cat([picture["input_ids"], video["input_ids"].where(video["input_ids"] != tiny.IMAGE, 101)], dim=1)
-    kinds = torch.cat([picture["mm_token_type_ids"], 2 * video["mm_token_type_ids"]], dim=1)
-    both = {**picture, "input_ids": ids, "attention_mask": torch.ones_like(ids), "mm_token_type_ids": kinds}
-    both |= {"pixel_values_videos": video["pixel_values"], "video_grid_thw": video["image_grid_thw"]}
-    compared(SimpleNamespace(**vars(case) | {"inputs": both, "image": kinds > 0, "silent": tiny.SUPPRESS}), 3, 0.5)
+@pytest.mark.parametrize(("name", "k"), GRID)
+def test_equals_the_reference(name: str, k: int, record_property):
+    """Chunks have 16 tokens: with 6 more than a prompt of 30, a new one begins on the way."""
+    found = compared(case_of(name), SiraConfig(k=k))
+    if name in tiny.FAMILIES:
+        record_property("conformance", (name, *found))
 
 
 @pytest.mark.parametrize("alpha", [0.0, 1.0, 2.5])
 def test_other_strengths(llava: tiny.Tiny, alpha: float):
     """Alpha comes after the logits, so that one family stands for all."""
-    compared(llava, tiny.LAYERS // 2, alpha)
+    compared(llava, SiraConfig(k=3, alpha=alpha))
+    tokens, _ = generate_sira(llava.model, llava.inputs, SiraConfig(k=3, alpha=alpha))
+    assert torch.equal(tokens, generate(llava.model, llava.inputs)) == (alpha == 0)
 
 
-def compared(family: tiny.Tiny, k: int, alpha: float) -> tuple[float, float]:
-    """Decode as the reference does, with a cache and without: the worst difference, and that between the streams."""
-    expected = reference.decode(family, k, alpha, STEPS)
-    worst = 0.0
-    for use_cache in (True, False):
-        steps: list[Step] = []
-        with attach(family.model, SiraConfig(k=k, alpha=alpha), on_step=steps.append):
-            output = family.model.generate(
-                **family.inputs,
-                max_new_tokens=STEPS,
-                do_sample=False,
-                eos_token_id=None,
-                suppress_tokens=tiny.SUPPRESS,
-                use_cache=use_cache,
-            )
-        assert output[0, family.inputs["input_ids"].shape[1] :].tolist() == expected.tokens
-        full, cf = torch.cat([step.full for step in steps]), torch.cat([step.cf for step in steps])
-        contrast = torch.cat([step.contrast for step in steps])
-        worst = max(worst, float((full - expected.full).abs().max()), float((cf - expected.cf).abs().max()))
-        assert worst < 1e-4
-        torch.testing.assert_close(contrast, (1 + alpha) * expected.full - alpha * expected.cf, atol=3e-4, rtol=0)
-    # A contrast of a model with itself would pass everything above with alpha = 0, and only then.
-    gap = float((expected.full - expected.cf).abs().max())
-    assert gap > 0.01
-    return worst, gap
+def test_video_tokens_are_image_tokens():
+    """A picture and a video in one prompt, as Qwen's processor prepares them."""
+    case = case_of("Qwen2.5-VL")
+    picture, video = case.inputs, tiny.qwen_inputs(tiny.prompt(seed=1), seed=1)
+    ids = torch.cat([picture["input_ids"], video["input_ids"].where(video["input_ids"] != tiny.IMAGE, 101)], dim=1)
+    kinds = torch.cat([picture["mm_token_type_ids"], 2 * video["mm_token_type_ids"]], dim=1)
+    both = {**picture, "input_ids": ids, "attention_mask": torch.ones_like(ids), "mm_token_type_ids": kinds}
+    both |= {"pixel_values_videos": video["pixel_values"], "video_grid_thw": video["image_grid_thw"]}
+    compared(
+        SimpleNamespace(**vars(case) | {"inputs": both, "image": kinds > 0, "silent": tiny.SUPPRESS}), SiraConfig(k=3)
+    )
 
 
-def test_the_contrast_changes_what_is_said(every_family: tiny.Tiny):
-    """Else equal tokens would prove little."""
-    said, _ = generate_sira(every_family.model, every_family.inputs, SiraConfig(k=3, alpha=1.0))
-    assert not torch.equal(said, generate(every_family.model, every_family.inputs))
+@pytest.mark.parametrize("alpha", [0.0, 1.0])
+def test_identities(family: tiny.Tiny, alpha: float, monkeypatch):
+    """Without a contrast it is plain `generate`; so it is where the CF stream drops nothing."""
+    if alpha:
+        monkeypatch.setattr(ImageTokenFinder, "find", lambda self, ids: torch.zeros_like(ids, dtype=torch.bool))
+    tokens, steps = generate_sira(family.model, family.inputs, SiraConfig(k=3, alpha=alpha))
+    assert torch.equal(tokens, generate(family.model, family.inputs))
+    assert all(torch.allclose(step.cf, step.full, atol=1e-5) == bool(alpha) for step in steps)
+
+
+# --- two pictures
 
 
 def two_images(case: tiny.Tiny) -> tiny.Tiny:
     """The case's prompt twice in a row: two images with text between them, the second one other than the first."""
-    ids = case.inputs["input_ids"].shape
-    inputs = {
-        name: torch.cat(
-            [value, value.flip(-1) if name == "pixel_values" else value],
-            dim=1 if value.shape == ids or (value.ndim == 5 and "image_sizes" not in case.inputs) else 0,
-        )
-        for name, value in case.inputs.items()
-    }
+    ids, inputs = case.inputs["input_ids"].shape, {}
+    for name, value in case.inputs.items():
+        along = value.shape == ids or (value.ndim == 5 and "image_sizes" not in case.inputs)
+        inputs[name] = torch.cat([value, value.flip(-1) if name == "pixel_values" else value], dim=int(along))
     return tiny.Tiny(case.model, inputs, case.grown)
 
 
 def test_several_images_in_a_prompt(every_family: tiny.Tiny):
-    case = two_images(every_family)
-    expected = reference.decode(case, 3, 0.5, STEPS)
-    tokens, steps = generate_sira(case.model, case.inputs)
-    assert tokens[0].tolist() == expected.tokens
-    equal_streams(steps, expected)
+    compared(two_images(every_family), SiraConfig(k=3), caches=(True,))
 
 
 @pytest.mark.parametrize("name", tiny.REPRESENTATIVES)
 def test_the_cf_stream_sees_no_row_of_either_image(name: str):
     """Whatever the late layers find at the rows of an image, CF stays as it is to the last bit; full does not."""
-    case = two_images(tiny.FAMILIES[name]())
-    _, plain = generate_sira(case.model, case.inputs, SiraConfig(k=3))
-    places = case.image[0].nonzero().flatten()
-    first, second = places[: len(places) // 2], places[len(places) // 2 :]
-    for rows in (first, second):
+    case = two_images(case_of(name))
+    _, plain = generate_sira(case.model, case.inputs, max_new_tokens=1)
+    for rows in case.image[0].nonzero().flatten().chunk(2):
         layer = case.model.get_decoder().layers[tiny.LAYERS - 3]
         handle = layer.register_forward_pre_hook(functools.partial(_overwrite, rows), with_kwargs=True)
         try:
-            _, changed = generate_sira(case.model, case.inputs, SiraConfig(k=3))
+            _, changed = generate_sira(case.model, case.inputs, max_new_tokens=1)
         finally:
             handle.remove()
         assert torch.equal(changed[0].cf, plain[0].cf)
@@ -120,6 +110,95 @@ def test_the_cf_stream_sees_no_row_of_either_image(name: str):
 
 def _overwrite(rows: torch.Tensor, layer: object, args: tuple, kwargs: dict) -> tuple[tuple, dict]:
     hidden = (args[0] if args else kwargs["hidden_states"]).clone()
-    if hidden.shape[1] > int(rows.max()):  # the prompt, not a later token
-        hidden[:, rows] = hidden[:, rows].flip(-1)
+    hidden[:, rows] = hidden[:, rows].flip(-1)
     return ((hidden, *args[1:]), kwargs) if args else (args, {**kwargs, "hidden_states": hidden})
+
+
+# --- batches and beams
+
+
+def with_half_a_picture(case: tiny.Tiny) -> dict[str, torch.Tensor]:
+    ids = tiny.prompt(8)
+    ids[0, 4], ids[0, 13] = 102, 103
+    types = {name: (ids == tiny.IMAGE).long() for name in case.inputs if name.endswith("token_type_ids")}
+    half = {"pixel_values": case.inputs["pixel_values"][:32], "image_grid_thw": torch.tensor([[1, 4, 8]])}
+    return {name: (tiny.with_mask(ids, **half, **types))[name] for name in case.inputs}
+
+
+def singles_of(name: str) -> list[dict[str, torch.Tensor]]:
+    """Prompts of different lengths, with pictures of two sizes where a family has several."""
+    case = case_of(name)
+    if name == "LLaVA-1.5":
+        return llava_prompts()
+    if name in tiny.FAMILIES:
+        return family_prompts(name, case, 3)
+    sizes = name in ("dots3_note", "kimi_k25", "ernie4_5_vl_moe")
+    return [case.inputs, with_half_a_picture(case) if sizes else census.longer(case, 4)]
+
+
+BATCHES = ["LLaVA-1.5", "Qwen2.5-VL", "Gemma 3", *STATES, "dots3_note", "kimi_k25", "ernie4_5_vl_moe"]
+
+
+@pytest.mark.parametrize("k", [1, 3, 5])
+@pytest.mark.parametrize("name", [name for name in BATCHES if name in tiny.FAMILIES or name in census.HERE])
+def test_a_left_padded_batch_equals_its_single_runs(name: str, k: int):
+    """Padding decays no recurrent state, and fillers of the CF stream do not either."""
+    batch_equals_singles(case_of(name).model, singles_of(name), k, 1e-4 if name in STATES else 1e-5)
+
+
+@pytest.mark.parametrize("settings", [{"attention": "eager"}, {"use_cache": False}], ids=str)
+def test_a_left_padded_batch_in_other_ways(settings: dict):
+    model = tiny.llava(settings.pop("attention", "sdpa")).model
+    batch_equals_singles(model, llava_prompts(), 3, 1e-5, **settings)
+
+
+@pytest.mark.parametrize("k", [1, 5])
+@pytest.mark.parametrize("name", [*STATES, *sorted({"mistral4", "dots3_note"} & census.HERE)])
+def test_beams_in_a_padded_batch(name: str, k: int):
+    """Without a cache they have the states of no beam."""
+    case, singles, beams = case_of(name), singles_of(name), {"num_beams": 3, "num_return_sequences": 2}
+    with attach(case.model, SiraConfig(k=k)):
+        if name == "Qwen3.5" and Version(transformers.__version__) < Version("5.21"):
+            with pytest.raises(UnsupportedModelError, match="mixes up the pictures of beams"):
+                generate(case.model, singles[0], **beams)
+            return
+        batch = generate(case.model, left_pad(singles), **beams)
+        assert torch.equal(batch, torch.cat([generate(case.model, single, **beams) for single in singles]))
+        assert torch.equal(batch[:2], generate(case.model, singles[0], use_cache=False, **beams))
+
+
+def test_a_padded_batch_equals_the_reference():
+    """Single runs have no padding, and so no mask: what both lack is seen here."""
+    model, singles = case_of("Qwen2.5-VL").model, singles_of("Qwen2.5-VL")
+    for use_cache in (True, False):
+        _, steps = generate_sira(model, left_pad(singles), use_cache=use_cache)
+        for row, single in enumerate(singles):
+            expected = reference.decode(tiny.Tiny(model, single, {"mm_token_type_ids": 0}), 3, 0.5, len(steps))
+            own = [SimpleNamespace(full=step.full[row : row + 1], cf=step.cf[row : row + 1]) for step in steps]
+            equal_streams(own, expected)
+
+
+# --- what single models have of their own
+
+
+@pytest.mark.parametrize("k", [2, 4])
+def test_soft_caps_of_paligemma_2(k: int):
+    """Caps that bind: of the scores of attention, and of the logits where a version of transformers applies it."""
+    case = tiny.paligemma(2)
+    before = case.model(**case.inputs).logits
+    case.model.config.text_config.final_logit_softcapping = 2.0
+    for module in case.model.modules():
+        if hasattr(module, "attn_logit_softcapping"):
+            module.attn_logit_softcapping = 0.3
+    assert (case.model(**case.inputs).logits - before).abs().max() > 0.1
+    compared(case, SiraConfig(k=k), steps=3)
+
+
+def test_tokens_that_a_model_rules_out_stay_out():
+    """Chameleon gives tokens of pictures the smallest number that there is."""
+    case = case_of("chameleon")
+    _, steps = generate_sira(case.model, case.inputs, SiraConfig(k=3, alpha=3.0))
+    for step in steps:
+        assert step.full[0, 110] == torch.finfo(torch.float32).min
+        assert step.contrast[0, 110:120].max() < -1e29
+        assert step.contrast.isfinite().all()

@@ -1,6 +1,8 @@
-"""Everything `generate` offers works under `attach`, each against a plain run with the slow contrast in it."""
+"""Everything `generate` offers works under `attach`, and the model is given back; several attachments do not meet."""
 
 from __future__ import annotations
+
+import math
 
 import pytest
 import torch
@@ -9,116 +11,187 @@ from transformers.generation.streamers import BaseStreamer
 
 from sira_cli.core import reference
 from sira_cli.core.config import SiraConfig
-from sira_cli.core.fork import attach
-from tests.support import tiny
-from tests.support.helpers import SlowContrast, generate, generate_sira
+from sira_cli.core.families import find_backbone
+from sira_cli.core.fork import Step, attach
+from sira_cli.core.rules import plausible
+from tests.support import census, tiny
+from tests.support.decoding import case_of
+from tests.support.helpers import SlowContrast, generate, generate_sira, hooks
 
 K, ALPHA = 3, 1.0
 CONFIG = SiraConfig(k=K, alpha=ALPHA)
+NAMES = ["LLaVA-1.5", "Qwen2.5-VL", "Gemma 3", "LFM2-VL", "Gemma 4 E"]
+WAYS = {
+    "sampled": {"do_sample": True, "temperature": 1.5, "top_p": 0.9, "top_k": 0, "max_new_tokens": 8},
+    "sampled sequences": {"do_sample": True, "num_return_sequences": 3, "top_k": 0, "max_new_tokens": 4},
+    "beams": {"num_beams": 3, "num_return_sequences": 2, "max_new_tokens": 5},
+    "beams without a cache": {"num_beams": 3, "num_return_sequences": 2, "max_new_tokens": 5, "use_cache": False},
+    "penalty": {"repetition_penalty": 1.5},
+}
 
-pytestmark = pytest.mark.parametrize(
-    "case",
-    [tiny.llava(), tiny.qwen("2.5"), tiny.gemma3(), tiny.lfm2(), tiny.gemma4("E4B")],
-    ids=["llava", "qwen2.5-vl", "gemma3", "lfm2-vl", "gemma4-e"],
-)
 
-
-def test_sampling_draws_from_the_contrast(case: tiny.Tiny):
-    settings = {"do_sample": True, "temperature": 1.5, "top_p": 0.9, "top_k": 0, "max_new_tokens": 8}
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("name", NAMES)
+def test_each_way_of_generating_is_that_of_a_plain_run_with_the_slow_contrast_in_it(name: str, way: str):
+    case, settings = case_of(name), dict(WAYS[way])
+    slow: list[LogitsProcessor] = [SlowContrast(case, K, ALPHA, log_softmax="num_beams" in settings)]
     torch.manual_seed(7)
-    expected = generate(case.model, case.inputs, logits_processor=[SlowContrast(case, K, ALPHA)], **settings)
+    tokens, steps = generate_sira(case.model, case.inputs, CONFIG, **settings)
+    if penalty := settings.pop("repetition_penalty", None):  # after the contrast
+        slow.append(RepetitionPenaltyLogitsProcessor(penalty))
     torch.manual_seed(7)
-    tokens, _ = generate_sira(case.model, case.inputs, CONFIG, **settings)
-    assert torch.equal(tokens, expected)
+    assert torch.equal(tokens, generate(case.model, case.inputs, logits_processor=slow, **settings))
+    assert len(steps[0].full) == settings.get("num_beams", settings.get("num_return_sequences", 1))
 
 
-@pytest.mark.parametrize("use_cache", [True, False])
-def test_beam_search_with_several_returned_sequences(case: tiny.Tiny, use_cache: bool):
-    settings = {"num_beams": 3, "num_return_sequences": 2, "max_new_tokens": 5}
-    slow = SlowContrast(case, K, ALPHA, log_softmax=True)
-    expected = generate(case.model, case.inputs, logits_processor=[slow], **settings)
-    tokens, steps = generate_sira(case.model, case.inputs, CONFIG, use_cache=use_cache, **settings)
-    assert torch.equal(tokens, expected)
-    assert steps[0].full.shape == (3, tiny.VOCABULARY)
+class AfterThree(StoppingCriteria):
+    def __init__(self, rows: int) -> None:
+        self.rows = rows
+
+    def __call__(self, input_ids, scores, **kwargs):
+        return torch.full((len(input_ids),), input_ids.shape[1] >= self.rows + 3)
 
 
-def test_several_sampled_sequences_of_one_prompt(case: tiny.Tiny):
-    settings = {"do_sample": True, "num_return_sequences": 3, "top_k": 0, "max_new_tokens": 4}
-    torch.manual_seed(3)
-    expected = generate(case.model, case.inputs, logits_processor=[SlowContrast(case, K, ALPHA)], **settings)
-    torch.manual_seed(3)
-    tokens, _ = generate_sira(case.model, case.inputs, CONFIG, **settings)
-    assert torch.equal(tokens, expected)
+class Watch(LogitsProcessor, BaseStreamer):
+    """What `generate` hands on, step by step."""
+
+    def __init__(self) -> None:
+        self.scores, self.put_on = list[torch.Tensor](), list[list[int]]()
+
+    def __call__(self, input_ids, scores):
+        self.scores.append(scores.clone())
+        return scores
+
+    def put(self, value):
+        self.put_on.append(value.flatten().tolist())
+
+    def end(self):
+        self.put_on.append([])
 
 
-def test_a_repetition_penalty_applies_to_the_contrast(case: tiny.Tiny):
-    slow = [SlowContrast(case, K, ALPHA), RepetitionPenaltyLogitsProcessor(1.5)]
-    expected = generate(case.model, case.inputs, logits_processor=slow)
-    tokens, _ = generate_sira(case.model, case.inputs, CONFIG, repetition_penalty=1.5)
-    assert torch.equal(tokens, expected)
-
-
-def test_a_custom_logits_processor_receives_the_contrast(case: tiny.Tiny):
-    seen = []
-
-    class Record(LogitsProcessor):
-        def __call__(self, input_ids, scores):
-            seen.append(scores.clone())
-            return scores
-
-    _, steps = generate_sira(case.model, case.inputs, CONFIG, logits_processor=[Record()])
-    allowed = [token for token in range(tiny.VOCABULARY) if token not in tiny.SUPPRESS]
-    for scores, step in zip(seen, steps, strict=True):
-        assert torch.equal(scores[:, allowed], step.contrast[:, allowed])
-
-
-def test_a_streamer_gets_every_token_as_it_is_made(case: tiny.Tiny):
-    class Collect(BaseStreamer):
-        def __init__(self):
-            self.tokens, self.ended = [], False
-
-        def put(self, value):
-            self.tokens.append(value.flatten().tolist())
-
-        def end(self):
-            self.ended = True
-
-    streamer = Collect()
-    tokens, _ = generate_sira(case.model, case.inputs, CONFIG, streamer=streamer)
-    assert streamer.tokens[1:] == [[token] for token in tokens[0].tolist()]  # the prompt comes first
-    assert streamer.ended
-
-
-def test_stopping_criteria_stop(case: tiny.Tiny):
-    class AfterThree(StoppingCriteria):
-        def __call__(self, input_ids, scores, **kwargs):
-            done = input_ids.shape[1] >= case.image.shape[1] + 3
-            return torch.full((len(input_ids),), done)
-
-    tokens, steps = generate_sira(case.model, case.inputs, CONFIG, stopping_criteria=[AfterThree()])
+@pytest.mark.parametrize("name", NAMES)
+def test_processors_streamers_criteria_and_end_tokens(name: str):
+    case, watch = case_of(name), Watch()
+    stop = AfterThree(case.image.shape[1])
+    arguments = {"logits_processor": [watch], "stopping_criteria": [stop], "streamer": watch}
+    tokens, steps = generate_sira(case.model, case.inputs, CONFIG, **arguments)
     assert tokens.shape[1] == len(steps) == 3
+    assert watch.put_on[1:] == [*([token] for token in tokens[0].tolist()), []]  # the prompt comes first
+    allowed = [token for token in range(tiny.VOCABULARY) if token not in tiny.SUPPRESS]
+    for scores, step in zip(watch.scores, steps, strict=True):
+        assert torch.equal(scores[:, allowed], step.contrast[:, allowed])
+    end = int(tokens[0, 1])
+    until = tokens[0].tolist().index(end) + 1
+    assert generate_sira(case.model, case.inputs, CONFIG, eos_token_id=end)[0].tolist() == tokens[:, :until].tolist()
 
 
-def test_the_end_token_stops(case: tiny.Tiny):
-    tokens, _ = generate_sira(case.model, case.inputs, CONFIG)
-    end = tokens[0, 3].item()
-    first = tokens[0].tolist().index(end)
-    again, _ = generate_sira(case.model, case.inputs, CONFIG, eos_token_id=end)
-    assert again[0].tolist() == tokens[0, : first + 1].tolist()
-
-
-def test_two_generations_in_one_context_do_not_mix(case: tiny.Tiny):
-    with attach(case.model, CONFIG) as run:
-        first = generate(case.model, case.inputs)
-        second = generate(case.model, case.inputs)
+@pytest.mark.parametrize("name", NAMES)
+def test_two_generations_and_a_plain_forward_in_one_context(name: str):
+    """The forward gives the contrast of the last row."""
+    case = case_of(name)
+    with attach(case.model, CONFIG) as run, torch.no_grad():
+        first, second = generate(case.model, case.inputs), generate(case.model, case.inputs)
+        logits = case.model(**case.inputs).logits
     assert torch.equal(first, second)
     assert torch.equal(run.image, case.image)
-
-
-def test_a_plain_forward_returns_the_contrast_of_the_last_row(case: tiny.Tiny):
-    with attach(case.model, CONFIG), torch.no_grad():
-        logits = case.model(**case.inputs).logits
     z_full = case.model(**case.inputs, use_cache=False).logits[0, -1]
     z_cf = reference.counterfactual(case.model, case.inputs, case.image, K)
     assert logits.shape == (1, 1, tiny.VOCABULARY)
     torch.testing.assert_close(logits[0, 0], (1 + ALPHA) * z_full - ALPHA * z_cf, atol=1e-4, rtol=0)
+
+
+def test_two_models_at_once(llava: tiny.Tiny):
+    other = case_of("Qwen2.5-VL")
+    expected = [generate_sira(case.model, case.inputs)[0] for case in (llava, other)]
+    with attach(llava.model, SiraConfig(k=3)), attach(other.model, SiraConfig(k=3)):
+        tokens = [generate(case.model, case.inputs) for case in (llava, other)]
+    assert all(map(torch.equal, tokens, expected))
+
+
+# --- the model is given back
+
+
+def parts_of(model) -> list[object]:
+    """What `attach` changes: configs of attention, and Llama 4's own scaling of queries."""
+    modules = [mixer.module for mixer in find_backbone(model).mixers]
+    return [(getattr(each, "attn_temperature_tuning", None), id(getattr(each, "config", None))) for each in modules]
+
+
+@pytest.mark.parametrize("name", ["LLaVA-1.5", "Qwen3.5", "Gemma 4 E", *sorted({"llama4", "dots3_note"} & census.HERE)])
+def test_no_hook_remains_and_the_model_works_as_before(name: str):
+    case = case_of(name)
+    expected, before, parts = generate(case.model, case.inputs), hooks(case.model), parts_of(case.model)
+    with attach(case.model):
+        assert hooks(case.model) > before
+        generate(case.model, case.inputs)
+    assert (hooks(case.model), parts_of(case.model)) == (before, parts)
+
+    def fail(step: Step) -> None:
+        raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError), attach(case.model, on_step=fail):
+        generate(case.model, case.inputs)
+    assert (hooks(case.model), parts_of(case.model)) == (before, parts)
+    assert torch.equal(generate(case.model, case.inputs), expected)
+
+
+@pytest.mark.parametrize("steps", [0, 2])
+@pytest.mark.parametrize("name", ["Qwen3.5", "LFM2-VL", "Gemma 4 E"])
+def test_an_error_in_mid_pass_leaves_nothing(name: str, steps: int):
+    """In the prompt, and in a step; before and after the mixers of late layers."""
+    case = case_of(name)
+    expected, _ = generate_sira(case.model, case.inputs, max_new_tokens=4)
+    calls, before = 0, hooks(case.model)  # transformers' own, which stay once outputs were asked for
+
+    def fail(*_: object) -> None:
+        nonlocal calls
+        calls += 1
+        if calls > steps:
+            raise ZeroDivisionError
+
+    for mixer in find_backbone(case.model).mixers[-2:]:
+        for register in (mixer.module.register_forward_pre_hook, mixer.module.register_forward_hook):
+            with attach(case.model, SiraConfig(k=3)):
+                handle, calls = register(fail), 0
+                with pytest.raises(ZeroDivisionError):
+                    generate(case.model, case.inputs)
+                handle.remove()
+                assert torch.equal(generate(case.model, case.inputs, max_new_tokens=4), expected)
+    assert hooks(case.model) == before
+
+
+# --- numbers
+
+
+@pytest.mark.parametrize("name", ["LLaVA-1.5", "Qwen2.5-VL", "Gemma 3", "PaliGemma 2"])
+def test_bfloat16_is_finite_and_contrasted_in_float32(name: str):
+    case = tiny.FAMILIES[name]()
+    model, inputs = case.model.to(torch.bfloat16), dict(case.inputs)
+    inputs["pixel_values"] = inputs["pixel_values"].to(torch.bfloat16)
+    _, steps = generate_sira(model, inputs)
+    for step in steps:
+        assert step.full.dtype == step.cf.dtype == step.contrast.dtype == torch.float32
+        assert step.full.isfinite().all()
+        assert step.cf.isfinite().all()
+        torch.testing.assert_close(step.contrast, 1.5 * step.full - 0.5 * step.cf, atol=0, rtol=0)
+        # Of numbers with 8 bits of mantissa, a contrast in bfloat16 would land on bfloat16 numbers.
+        assert not torch.equal(step.contrast, step.contrast.bfloat16().float())
+
+
+@pytest.mark.parametrize("beta", [0.1, 0.9, 1.0])
+def test_beta_leaves_only_plausible_tokens(llava: tiny.Tiny, beta: float):
+    """With 1 only the likeliest: the texts are greedy's."""
+    tokens, steps = generate_sira(llava.model, llava.inputs, SiraConfig(k=3, alpha=3.0, beta=beta))
+    for step, token in zip(steps, tokens[0].tolist(), strict=True):
+        assert step.contrast.isfinite().all()  # on_step sees the contrast before the cut-off
+        left = step.full[0] >= step.full[0].max() + math.log(beta)
+        best = step.contrast[0].masked_fill(~left, -math.inf)
+        best[tiny.SUPPRESS] = -math.inf
+        assert token == int(best.argmax())
+    assert beta < 1 or torch.equal(tokens, generate(llava.model, llava.inputs))
+
+
+def test_a_token_at_the_cut_itself_is_left():
+    z = torch.tensor([[0.0, math.log(0.5), math.log(0.49)], [2.0, 2.0, 1.0]])
+    for beta, kept in ((1.0, [[True, False, False], [True, True, False]]), (0.5, [[True, True, False]] * 2)):
+        assert plausible(torch.ones(2, 3), z, beta).isfinite().tolist() == kept

@@ -82,7 +82,7 @@ def checks(name: str, case: Tiny) -> Iterator[tuple[str, Check]]:
             yield method.name, lambda case, move, method=method, branch=branch: of_method(case, method, move(branch))
     length, three = int(case.image[0].nonzero().max()) + 1, SiraConfig(k=3)
     yield "beams", lambda case, move: steps_of(case, num_beams=3)
-    yield "many k", lambda case, move: [*next_token(case.model, SiraConfig(), case.inputs, [2, 4]).cf.values()]
+    yield "many k", lambda case, move: [*next_token(case.model, SiraConfig(), case.inputs, [2, 4])[1].values()]
     yield "forced", lambda case, move: [step.cf for step in score(case.model, three, case.inputs, [[7, 9, 5]])]
     yield "tails", lambda case, move: [ImagePrefix(case.model, case.inputs, length).last_logits([[20, 21], [30]])]
 

@@ -20,7 +20,7 @@ from sira_cli.core.fork import attach as attach_sira
 from sira_cli.errors import AttachError, SettingsError, UnsupportedModelError
 from sira_cli.methods.attaching import attach
 from sira_cli.methods.opera import Opera
-from sira_cli.methods.opera_search import Ending, OperaRun, Rule, Search
+from sira_cli.methods.opera_search import Ending, OperaRun, Search
 from sira_cli.models.preset import Generation
 from sira_cli.models.sampling import processors_of
 from tests.support import decoding, tiny
@@ -156,7 +156,7 @@ def test_ends_equal_the_reference_s_by_either_length(name: str, ends: tuple[int,
 def test_a_text_that_ended_is_divided_by_prompt_and_text_without_the_end():
     """By hand: two pictures of 2 and 3 tokens among 4 of text count as two; 3 tokens of padding count nothing."""
     image = torch.tensor([False] * 4 + [True] * 2 + [False] * 2 + [True] * 3 + [False])
-    rule = Rule(**Opera(beams=2).settings())
+    rule = Opera(beams=2)
     ending = Ending(lambda ids: ids[:, -1] == 9, torch.tensor([9]), 4, 1.0, False, 5)
     search = Search(rule, torch.ones(12, dtype=torch.long), image, 3, ending)
     scores = torch.full((2, 10), -torch.inf)
@@ -269,7 +269,7 @@ def test_what_was_chosen_at_a_place_is_not_chosen_there_again(monkeypatch: pytes
 def test_what_was_refused_on_a_branch_that_was_left_is_free_on_another():
     never = Ending(lambda ids: ids[:, -1] == 9, torch.tensor([9]), 2, 1.0, False, 9)
     image = torch.tensor([False, True, False])
-    search = Search(Rule(**Opera(beams=1, candidates=1).settings()), torch.ones(3, dtype=torch.long), image, 0, never)
+    search = Search(Opera(beams=1, candidates=1), torch.ones(3, dtype=torch.long), image, 0, never)
 
     def say(*tokens: int) -> None:
         for token in tokens:

@@ -5,12 +5,13 @@ from __future__ import annotations
 import pytest
 import torch
 
+from sira_cli.core import fork
 from sira_cli.core.arguments import CACHE
 from sira_cli.core.config import SiraConfig
 from sira_cli.errors import SettingsError, UnsupportedModelError
 from sira_cli.methods.greedy_apc import GreedyApc
 from sira_cli.methods.sid import Sid, SidAsPublished
-from sira_cli.methods.sid_fork import attach_sid
+from sira_cli.methods.sid_fork import SidFork
 from tests.support import reference_methods as slow
 from tests.support import tiny
 from tests.support.decoding import attached, case_of, decoded
@@ -36,7 +37,7 @@ def test_equals_its_reference(name: str):
 @pytest.mark.parametrize("name", ["LLaVA-1.5", "Qwen2.5-VL", "PaliGemma"])
 def test_a_stream_that_sees_all_image_tokens_is_the_full_one(name: str):
     case = case_of(name)
-    with attach_sid(case.model, SiraConfig().image_tokens, alpha=0.5, beta=0.1, visible=lambda tokens: tokens):
+    with fork.attached(SidFork(case.model, SiraConfig(beta=0.1), lambda tokens: tokens)):
         output = case.model.generate(
             **case.inputs, **PLAIN, suppress_tokens=tiny.SUPPRESS, return_dict_in_generate=True, output_logits=True
         )

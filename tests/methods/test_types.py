@@ -7,7 +7,7 @@ import functools
 import pytest
 import torch
 
-from sira_cli.core.census import EXACT, NOT_FOLLOWED
+from sira_cli.core.census import EXACT
 from sira_cli.core.config import SiraConfig
 from sira_cli.errors import PictureSettingsError, SiraError
 from sira_cli.methods import METHODS
@@ -25,6 +25,12 @@ from tests.support.tiny import Tiny
 KINDS = [kind for kind in EXACT if kind in census.HERE and kind != "shieldgemma2"]  # the class of gemma3
 NAMES = [name for name in METHODS if name not in ("sira", "greedy")]
 STEPS = 2
+# Exact types that a method cannot follow: `check_model` refuses them with the reason.
+OTHER_LAYERS = ("lfm3_vl", "minicpm_ocr", "minicpmv4_6", "minicpmv4_7")  # convolutions and recurrent layers
+NOT_FOLLOWED = dict.fromkeys(("opera", "pai"), ("dots3_note", "llama4", *OTHER_LAYERS)) | {"vista": ("lfm3_vl",)}
+NOT_FOLLOWED |= dict.fromkeys(("ict", "maskcd"), ("fuyu", *OTHER_LAYERS))
+DEEPSTACK = ("cohere_compass", "cosmos3_omni", "granite_docling", "qwen3_omni_moe_thinker", "qwen3_vl_moe")
+NOT_FOLLOWED["sid"] = (*DEEPSTACK, *NOT_FOLLOWED["opera"])
 WINDOWED = ["idefics2"]  # the tiny model's windows are shorter than its prompt
 # A type for each way in which pictures are handed over or layers attend; all types are tried in the slow tests.
 TELLING = {

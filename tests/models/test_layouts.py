@@ -25,7 +25,7 @@ from sira_cli.models.preset import Preset
 from sira_cli.models.processor import chat_inputs, load_processor
 from tests.support import layouts
 from tests.support.helpers import mostly_slow
-from tests.support.tiny_parts import TinyPrompt
+from tests.support.tiny_parts import Tiny
 
 QUESTION = "Is there a cat on the table?"
 QWEN = (151645, 151643)
@@ -78,7 +78,7 @@ def test_tokens_are_those_of_algorithm_1_by_the_letter(name, layout):
     assert lvlm.ends.ids == KNOWN[name][1]
     (image_token,) = {*inputs["input_ids"][lvlm.find_image(inputs["input_ids"])].tolist()}
     grown = dict.fromkeys({"mm_token_type_ids", "token_type_ids"} & {*inputs}, 0)
-    prompt = TinyPrompt(lvlm.model, {**inputs, "logits_to_keep": 1}, grown, image_token=image_token)
+    prompt = Tiny(lvlm.model, {**inputs, "logits_to_keep": 1}, grown, image_token=image_token)
     k = {"qwen2.5-vl-7b": 14, "llava-1.5-7b": 16}.get(name, lvlm.layers // 2)  # the paper's, for its two models
     slow = reference.decode(prompt, k, 0.5, 2)
     steps = []

@@ -23,7 +23,7 @@ from sira_cli.models.placement import HalfLinear, can_pack, packed_bytes
 from sira_cli.models.presets import find
 from sira_cli.pictures.sources import open_picture
 from tests.support import layouts
-from tests.support.tiny_parts import TinyPrompt
+from tests.support.tiny_parts import Tiny
 
 GB = 10**9
 packs = pytest.mark.skipif(
@@ -227,7 +227,7 @@ def test_both_streams_are_those_of_algorithm_1_on_plain_matrices(llava_folder, p
     lvlm, plain = load(folder, dtype="float32", device="cpu", max_new_tokens=4), unpacked(folder)
     assert isinstance(lvlm.model.lm_head, HalfLinear)
     inputs = lvlm.prepare([open_picture(photos["chelsea"]).image], ["Is there a cat?"])
-    prompt = TinyPrompt(plain.model, dict(inputs), image_token=plain.model.config.image_token_id)
+    prompt = Tiny(plain.model, dict(inputs), image_token=plain.model.config.image_token_id)
     slow = reference.decode(prompt, lvlm.k, lvlm.alpha, 4)
     steps: list[Step] = []
     tokens = lvlm.generate(inputs, on_tokens=lambda _, step: steps.append(step))

@@ -17,7 +17,7 @@ from sira_cli.models.presets import find
 from sira_cli.pictures.sources import open_picture
 from tests.support import layouts, tiny
 from tests.support.runs import key_of
-from tests.support.tiny_parts import TinyPrompt
+from tests.support.tiny_parts import Tiny
 
 # What sees the picture, by the names in transformers' sources, and the output matrix.
 LLAVA, QWEN = {"model.vision_tower", "model.multi_modal_projector", "lm_head"}, {"model.visual", "lm_head"}
@@ -97,7 +97,7 @@ def test_tokens_are_those_of_algorithm_1_by_the_letter_on_quantized_weights(llav
     lvlm = load(llava_folder, quantization="4bit", dtype="float32", device="cpu", max_new_tokens=4)
     image = open_picture(photos["chelsea"]).image
     inputs = lvlm.prepare([image], ["Is there a cat?"])
-    prompt = TinyPrompt(lvlm.model, dict(inputs), image_token=lvlm.model.config.image_token_id)
+    prompt = Tiny(lvlm.model, dict(inputs), image_token=lvlm.model.config.image_token_id)
     slow = reference.decode(prompt, lvlm.k, lvlm.alpha, 4)
     steps: list[Step] = []
     tokens = lvlm.generate(inputs, on_tokens=lambda _, step: steps.append(step))

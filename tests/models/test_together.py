@@ -17,7 +17,7 @@ from sira_cli.methods import METHODS
 from sira_cli.run.lvlm import Lvlm
 from tests.support.checkpoints import ALL
 from tests.support.helpers import under
-from tests.support.tiny_parts import TinyPrompt
+from tests.support.tiny_parts import Tiny
 
 EXAMPLES = sorted((Path(__file__).parents[2] / "examples").glob("*.png"))
 QUESTION = "Is there a cat on the table?"
@@ -56,7 +56,7 @@ def _check_paper(lvlm: Lvlm, inputs, image_token: int) -> None:
     if lvlm.model.config.model_type == "paligemma":
         grown["token_type_ids"] = 1  # the prompt is a prefix, what follows is causal
     shown = {name: value for name, value in inputs.items() if name != "labels"}  # which PaliGemma's processor adds
-    prompt = TinyPrompt(lvlm.model, shown, grown, image_token=image_token)
+    prompt = Tiny(lvlm.model, shown, grown, image_token=image_token)
     slow = reference.decode(prompt, lvlm.k, 0.5, 2)
     steps = []
     tokens = lvlm.generate(inputs, on_tokens=lambda _, step: steps.append(step))

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import inspect
+from functools import partial
+from pathlib import Path
 from typing import Any
 
 import torch
 import transformers as hf
+import yaml
 from transformers.models.auto.modeling_auto import MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING_NAMES
 
-from sira_cli.core import reference
 from sira_cli.core.census import BROKEN
-from sira_cli.core.config import SiraConfig
-from sira_cli.core.fork import Step, attach
-from tests.support.census_own import OWN
+from tests.support.tiny import MARKERS, llava
 from tests.support.tiny_parts import CLIP, IMAGE, TEXT, Tiny, build, pixels, prompt, with_mask
 
 TYPES = {
@@ -25,59 +25,56 @@ TYPES = {
 HERE = {kind for kind in TYPES if (kind, hf.__version__) not in BROKEN}
 
 EXPERTS = dict.fromkeys(("num_experts", "n_routed_experts", "num_local_experts", "moe_num_experts"), 4)
-SMALL_TEXT = {
-    **TEXT,
-    **EXPERTS,
-    "head_dim": 16,
-    "num_experts_per_tok": 2,
-    "moe_topk": 2,
-    "moe_k": 2,
-    "moe_intermediate_size": 32,
-    "shared_expert_intermediate_size": 32,
-    "n_group": 1,
-    "topk_group": 1,
-    "n_shared_experts": 1,
-    "moe_num_shared_experts": 1,
-    "first_k_dense_replace": 1,
-    "sliding_window": 12,
-    "query_pre_attn_scalar": 16,
-    "linear_num_key_heads": 2,
-    "linear_num_value_heads": 2,
-    "linear_key_head_dim": 8,
-    "linear_value_head_dim": 8,
-    "share_expert_dim": 32,
-    "num_attention_groups": 2,
-    "hidden_size_per_layer_input": 8,
-    "vocab_size_per_layer_input": 200,
-}
-SMALL_TOWER = {
-    "hidden_size": 32,
-    "d_model": 32,
-    "embed_dim": 32,
-    "intermediate_size": 64,
-    "ffn_dim": 64,
-    "mlp_dim": 64,
-    "depth": 2,
-    "num_hidden_layers": 2,
-    "encoder_layers": 2,
-    "num_attention_heads": 4,
-    "encoder_attention_heads": 4,
-    "num_key_value_heads": 4,
-    "num_heads": 4,
-    "head_dim": 8,
-    "out_hidden_size": 64,
-    "image_size": 32,
-    "patch_size": 8,
-    "fullatt_block_indexes": [1],
-    "window_size": 32,
-    "vision_feature_layer": -1,
-    "codebook_size": 20,
-    "num_position_embeddings": 64,
-}
+ONES = ("n_group", "topk_group", "n_shared_experts", "moe_num_shared_experts", "first_k_dense_replace")
+SMALL_TEXT: dict[str, Any] = {**TEXT, **EXPERTS, **dict.fromkeys(ONES, 1)}
+SMALL_TEXT |= dict.fromkeys(("num_experts_per_tok", "moe_topk", "moe_k", "num_attention_groups"), 2)
+SMALL_TEXT |= dict.fromkeys(("linear_num_key_heads", "linear_num_value_heads"), 2)
+SMALL_TEXT |= dict.fromkeys(("linear_key_head_dim", "linear_value_head_dim", "hidden_size_per_layer_input"), 8)
+SMALL_TEXT |= dict.fromkeys(("moe_intermediate_size", "shared_expert_intermediate_size", "share_expert_dim"), 32)
+SMALL_TEXT |= {"head_dim": 16, "query_pre_attn_scalar": 16, "sliding_window": 12, "vocab_size_per_layer_input": 200}
+SMALL_TOWER: dict[str, Any] = dict.fromkeys(("hidden_size", "d_model", "embed_dim", "image_size", "window_size"), 32)
+SMALL_TOWER |= dict.fromkeys(
+    ("intermediate_size", "ffn_dim", "mlp_dim", "out_hidden_size", "num_position_embeddings"), 64
+)
+SMALL_TOWER |= dict.fromkeys(("depth", "num_hidden_layers", "encoder_layers"), 2)
+SMALL_TOWER |= dict.fromkeys(("num_attention_heads", "encoder_attention_heads", "num_key_value_heads", "num_heads"), 4)
+SMALL_TOWER |= {"head_dim": 8, "patch_size": 8, "fullatt_block_indexes": [1], "vision_feature_layer": -1}
+SMALL_TOWER |= {"codebook_size": 20, "num_position_embeddings": 64}
 # Text stacks without sdpa.
 EAGER = ("flint", "gemma2", "gpt_oss", "granite_swa", "granitemoe_swa", "mimo_v2_flash", "vaultgemma")
 # The image token under the names that configs have for it.
 PLACEHOLDERS = ("image_token_id", "image_token_index", "image_patch_id")
+
+
+def clip() -> Any:
+    """Another tower that stands in for one of timm."""
+    config = hf.CLIPVisionConfig(**CLIP)
+    config.model_args = {"embed_dim": 32}
+    return config
+
+
+def resnet() -> Any:
+    """A tower that stands in where a type's own needs timm: `[B, 32, 4, 4]`."""
+    sizes = {"embedding_size": 16, "hidden_sizes": [32], "depths": [1]}
+    config = hf.ResNetConfig(**sizes, layer_type="basic", downsample_in_first_stage=True)
+    config.hidden_size, config.vocab_size, config.vocab_offset, config.rms_norm_eps = 32, 16, 150, 1e-6
+    return config
+
+
+class Loader(yaml.SafeLoader):
+    """Values that YAML has no types for."""
+
+
+TOWERS = {"clip": clip, "resnet": resnet}
+Loader.add_constructor("!tower", lambda loader, node: TOWERS[loader.construct_scalar(node)]())
+Loader.add_constructor("!pixels", lambda loader, node: partial(pixels, *loader.construct_sequence(node)))
+for tag, dtype in (("!tensor", torch.int64), ("!int32", torch.int32), ("!bool", torch.bool)):
+    Loader.add_constructor(
+        tag, lambda loader, node, dtype=dtype: torch.tensor(loader.construct_sequence(node, deep=True), dtype=dtype)
+    )
+DATA = Path(__file__).parents[1] / "data"
+# What types need besides these sizes.
+OWN: dict[str, dict[str, Any]] = yaml.load((DATA / "census.yaml").read_text(encoding="utf-8"), Loader)
 
 
 def small(config: Any, sizes: dict[str, Any], changes: dict[str, Any]) -> Any:
@@ -85,14 +82,9 @@ def small(config: Any, sizes: dict[str, Any], changes: dict[str, Any]) -> Any:
     given = config.to_dict()
     layers = given.get("num_hidden_layers")
     for name, value in sizes.items():
-        if (
-            name in given
-            and not isinstance(given[name], dict)
-            and (given[name] is not None or name == "num_key_value_heads")
-        ):
-            given[name] = (
-                [value] * len(given[name]) if isinstance(given[name], list) and not isinstance(value, list) else value
-            )
+        old = given.get(name, {})
+        if not isinstance(old, dict) and (old is not None or name == "num_key_value_heads"):
+            given[name] = [value] * len(old) if isinstance(old, list) and not isinstance(value, list) else value
     if isinstance(given.get("layer_types"), list):
         kinds = list(dict.fromkeys(given["layer_types"]))
         given["layer_types"] = [kinds[index % len(kinds)] for index in range(given["num_hidden_layers"])]
@@ -107,43 +99,22 @@ def small(config: Any, sizes: dict[str, Any], changes: dict[str, Any]) -> Any:
     return type(config)(**{**given, **changes})
 
 
-def model_of(
-    kind: str,
-    text: dict[str, Any],
-    tower: dict[str, Any],
-    whole: dict[str, Any],
-    given: dict[str, Any],
-    parts: dict[str, Any],
-    attention: str = "sdpa",
-    scale: float = 5.0,
-    name: str | None = None,
-) -> Any:
-    """A tiny random model of a type, and changes of its sizes."""
-    model_class = getattr(hf, name or TYPES[kind])
-    config = model_class.config_class(**given)
+def model_of(kind: str, own: dict[str, Any]) -> Any:
+    """A tiny random model of a type, with its own changes of the sizes."""
+    model_class = getattr(hf, own.get("class") or TYPES[kind])
+    config = model_class.config_class(**own.get("given", {}))
     for name in config.sub_configs:
         part = getattr(config, name, None)
-        if part is None:
-            continue
-        is_text = part is config.get_text_config(decoder=True)
-        setattr(
-            config,
-            name,
-            small(part, SMALL_TEXT if is_text else SMALL_TOWER, text if is_text else {**tower, **parts.get(name, {})}),
-        )
-    for name in PLACEHOLDERS:
-        if hasattr(config, name):
-            setattr(config, name, IMAGE)
-    for name, value in {
-        "video_token_id": 101,
-        "video_token_index": 101,
-        "vision_start_token_id": 102,
-        "vision_end_token_id": 103,
-        **whole,
-    }.items():
+        if part is not None and part is config.get_text_config(decoder=True):
+            setattr(config, name, small(part, SMALL_TEXT, own.get("text", {})))
+        elif part is not None:
+            setattr(config, name, small(part, SMALL_TOWER, own.get("tower", {}) | own.get("parts", {}).get(name, {})))
+    whole = own.get("whole", {})
+    tokens = {**MARKERS, "video_token_index": 101, **whole}  # Molmo 2's own come after those of videos
+    for name, value in (*dict.fromkeys(PLACEHOLDERS, IMAGE).items(), *tokens.items()):
         if name in whole or hasattr(config, name):
             setattr(config, name, value)
-    return build(config, model_class, attention, scale)
+    return build(config, model_class, own.get("attention", "sdpa"), own.get("scale", 5.0))
 
 
 def picture_inputs(model: Any, own: dict[str, Any] | None) -> dict[str, Any]:
@@ -174,17 +145,7 @@ def image_rows(model: Any, picture: dict[str, Any]) -> int:
 def case_of(kind: str) -> Tiny:
     """A tiny model of a type, and a prompt with a picture through its own tower."""
     own = OWN.get(kind, {})
-    model = model_of(
-        kind,
-        own.get("text", {}),
-        own.get("tower", {}),
-        own.get("whole", {}),
-        own.get("given", {}),
-        own.get("parts", {}),
-        own.get("attention", "sdpa"),
-        own.get("scale", 5.0),
-        own.get("class"),
-    )
+    model = model_of(kind, own)
     picture = picture_inputs(model, own.get("picture"))
     ids = prompt(own.get("rows") or image_rows(model, picture))
     grown = {}
@@ -208,18 +169,6 @@ def longer(case: Tiny, more: int) -> dict[str, Any]:
         inputs[name] = value
     inputs["input_ids"][:, :more] = prompt(0, more, 0, seed=1)
     return inputs
-
-
-def without_cache(case: Tiny, config: SiraConfig, steps: int) -> tuple[list[int], list[Step]]:
-    """Greedy tokens under SIRA, where each pass gets the whole text."""
-    inputs, tokens, seen = dict(case.inputs), [], []
-    with attach(case.model, config, on_step=seen.append):
-        for _ in range(steps):
-            logits = case.model(**inputs, use_cache=False).logits[0, -1]
-            logits[case.silent] = -torch.inf
-            tokens.append(int(logits.argmax()))
-            inputs = reference.extend(inputs, tokens[-1], case.grown)
-    return tokens, seen
 
 
 def stacked(kind: str, batch: dict[str, Any], singles: list[dict[str, Any]]) -> dict[str, Any]:
@@ -247,7 +196,4 @@ def without_weights(kind: str) -> Any:
 def llava_with(stack: str) -> Tiny:
     """LLaVA with another text stack: the tiny default of a type of causal language models."""
     text = small(hf.CONFIG_MAPPING[stack](), SMALL_TEXT, {})
-    config = hf.LlavaConfig(vision_config=CLIP, text_config=text, image_token_index=IMAGE, image_seq_length=16)
-    attention = "eager" if stack in EAGER else "sdpa"
-    model = build(config, hf.LlavaForConditionalGeneration, attention, scale=5.0)
-    return Tiny(model, with_mask(prompt(16), pixel_values=pixels(1, 3, 32, 32)))
+    return llava("eager" if stack in EAGER else "sdpa", text, scale=5.0)

@@ -12,7 +12,7 @@ from torch.nn import functional as F
 from sira_cli.core.config import SiraConfig
 from sira_cli.methods.base import Method, PromptBatch
 from sira_cli.methods.icd import Icd
-from tests.support import tiny
+from tests.support import census, tiny
 from tests.support.calibrations import calibrated_for
 from tests.support.tiny import Tiny
 
@@ -21,11 +21,8 @@ ROLE = torch.tensor([[33, 44, 55]])  # what stands for icd's role in front of a 
 
 @functools.cache
 def case_of(name: str) -> Tiny:
-    case = tiny.FAMILIES[name]()
-    if name == "Gemma 3":  # a new projector is all zeros, so that no picture differs from another
-        projection = case.model.model.multi_modal_projector.mm_input_projection_weight
-        projection.copy_(torch.randn(projection.shape, generator=torch.Generator().manual_seed(0)))
-    return case
+    """A family, or a type of the census; each is built once, and no test may change it."""
+    return tiny.FAMILIES[name]() if name in tiny.FAMILIES else census.case_of(name)
 
 
 def stub(case: Tiny) -> SimpleNamespace:

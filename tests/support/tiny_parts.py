@@ -13,47 +13,14 @@ LAYERS = 6
 SUPPRESS = [IMAGE, 101, 102, 103]
 VOCABULARY = 200
 
-TEXT = {
-    "vocab_size": VOCABULARY,
-    "hidden_size": 64,
-    "intermediate_size": 128,
-    "num_hidden_layers": LAYERS,
-    "num_attention_heads": 4,
-    "num_key_value_heads": 2,
-    "max_position_embeddings": 512,
-    "pad_token_id": 0,
-    "bos_token_id": 1,
-    "eos_token_id": 2,
-}
-CLIP = {
-    "model_type": "clip_vision_model",
-    "hidden_size": 32,
-    "intermediate_size": 64,
-    "num_hidden_layers": 3,
-    "num_attention_heads": 4,
-    "image_size": 32,
-    "patch_size": 8,
-    "projection_dim": 32,
-}
-SIGLIP = {
-    "model_type": "siglip_vision_model",
-    "hidden_size": 32,
-    "intermediate_size": 64,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 4,
-    "image_size": 32,
-    "patch_size": 8,
-    "vision_use_head": False,
-}
-PIXTRAL = {
-    "model_type": "pixtral",
-    "hidden_size": 32,
-    "intermediate_size": 64,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 2,
-    "patch_size": 8,
-    "head_dim": 16,
-}
+TEXT: dict[str, Any] = {"vocab_size": VOCABULARY, "hidden_size": 64, "intermediate_size": 128}
+TEXT |= {"num_hidden_layers": LAYERS, "num_attention_heads": 4, "num_key_value_heads": 2}
+TEXT |= {"max_position_embeddings": 512, "pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2}
+VISION = {"hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4}
+PATCHES = {"image_size": 32, "patch_size": 8}
+CLIP = {**VISION, **PATCHES, "model_type": "clip_vision_model", "num_hidden_layers": 3, "projection_dim": 32}
+SIGLIP = {**VISION, **PATCHES, "model_type": "siglip_vision_model", "vision_use_head": False}
+PIXTRAL = {**VISION, "model_type": "pixtral", "num_attention_heads": 2, "patch_size": 8, "head_dim": 16}
 
 
 @dataclass(frozen=True)
@@ -67,10 +34,11 @@ class Tiny:
     inputs: dict[str, Tensor]
     grown: dict[str, int] = field(default_factory=dict)
     boundaries: tuple[int, ...] = (1, LAYERS // 2, LAYERS - 1)  # K to test
+    image_token: int = IMAGE
 
     @property
     def image(self) -> Tensor:
-        return self.inputs["input_ids"] == IMAGE
+        return self.inputs["input_ids"] == self.image_token
 
     @property
     def silent(self) -> list[int]:
@@ -105,25 +73,10 @@ def qwen_inputs(ids: Tensor, grid: tuple[int, int, int] = (1, 8, 8), seed: int =
     """Markers around the image, patches for `grid`, token types as the processor gives them."""
     first, last = (ids[0] == IMAGE).nonzero().flatten()[[0, -1]].tolist()
     ids[0, first - 1], ids[0, last + 1] = 102, 103
-    return with_mask(
-        ids,
-        pixel_values=pixels(grid[1] * grid[2], 3 * 2 * 8 * 8, seed=seed),
-        image_grid_thw=torch.tensor([grid]),
-        mm_token_type_ids=(ids == IMAGE).int(),
-    )
+    patches = pixels(grid[1] * grid[2], 3 * 2 * 8 * 8, seed=seed)
+    kinds = (ids == IMAGE).int()
+    return with_mask(ids, pixel_values=patches, image_grid_thw=torch.tensor([grid]), mm_token_type_ids=kinds)
 
 
 def with_mask(ids: Tensor, **inputs: Tensor) -> dict[str, Tensor]:
     return {"input_ids": ids, "attention_mask": torch.ones_like(ids), **inputs}
-
-
-@dataclass(frozen=True)
-class TinyPrompt(Tiny):
-    """A prompt of a model that has an image token of its own."""
-
-    image_token: int = 0
-
-    @property
-    def image(self) -> torch.Tensor:
-        """P_img."""
-        return self.inputs["input_ids"] == self.image_token
