@@ -144,7 +144,9 @@ class Nltk(Language):
 
     def singulars(self, text: str) -> list[str]:
         """Return singulars as the chair.py of Rohrbach et al. does."""
-        return [_singular(word) for word in _tokens(text.lower())]
+        from nltk import word_tokenize
+
+        return [_singular(word) for word in word_tokenize(text.lower())]
 
     def nouns(self, text: str) -> list[str]:
         """Return nouns as AMBER's inference.py does."""
@@ -191,16 +193,10 @@ def _digest(package: str) -> str:
     return f"sha256:{digest.hexdigest()[:16]}"
 
 
-def _tokens(text: str) -> list[str]:
-    from nltk import word_tokenize
-
-    return list(word_tokenize(text))
-
-
 def _tagged(text: str) -> list[tuple[str, str]]:
-    from nltk import pos_tag
+    from nltk import pos_tag, word_tokenize
 
-    return list(pos_tag(_tokens(text)))
+    return list(pos_tag(word_tokenize(text)))
 
 
 def _lemma(word: str, pos: str) -> str:

@@ -25,12 +25,12 @@ class Row(NamedTuple):
 ROWS = (
     Row("sampling", "draws_nothing", "{sampling} needs method {draws_nothing}: set temperature to 0"),
     Row("beams", "own_search", "{own_search} has a search of its own: leave out {beams}"),
-    Row("beams", "no_beams", "{no_beams} follows one text per picture: leave out {beams}"),
-    Row("streams", "one_stream", "{streams} needs method {one_stream}"),
-    Row("streams", "beams", "{streams} follows one text: leave out {beams}"),
-    Row("words", "one_stream", "{words} needs method {one_stream}"),
-    Row("words", "beams", "{words} follows one text: leave out {beams}"),
-    Row("choices", "one_stream", "{choices} needs method {one_stream}"),
+    *(Row(one, "one_stream", f"{{{one}}} needs method {{one_stream}}") for one in ("streams", "words", "choices")),
+    *(Row(one, "beams", f"{{{one}}} follows one text: leave out {{beams}}") for one in ("streams", "words")),
+    *(
+        Row(one, "beams", f"{{{one}}} follows one text per picture: leave out {{beams}}")
+        for one in ("no_beams", "schema", "engine")
+    ),
     Row("choices", "think", "{choices} are scored without any reasoning before them: leave out {think}"),
     Row("choices", "changes", "{choices} prints one of the given answers: leave out {changes}"),
     Row("choices", "words", "{words} scores words of a text, but {choices} writes none: leave out one of them"),
@@ -43,26 +43,16 @@ ROWS = (
     Row("guide", "schema", "{guide} writes sentences, and {schema} asks for values: use `verify=` flag"),
     Row("schema", "words", "{words} scores words of a text, but {schema} makes {made}: leave out one of them"),
     Row("schema", "no_rows", "{schema} rules out tokens one by one, but {no_rows} has its own search"),
-    Row("schema", "beams", "{schema} follows one text per picture: leave out {beams}"),
     Row("schema", "changes", "{schema} makes {made}, which nothing changes: leave out {changes}"),
     Row("engine", "other_method", "{engine} decodes with sira and greedy only: leave it out for {other_method}"),
     Row(
         "engine", "guide", "{engine} writes texts in one go, which {guide} cannot: use `verify=` flag, or leave it out"
     ),
-    Row("engine", "words", "{engine} shows the contrast only, and {words} needs both streams: leave one of them out"),
-    Row("engine", "beams", "{engine} follows one text per picture: leave out {beams}"),
-    Row("engine", "repetition", "{engine} has no {repetition}: leave one of them out"),
-    Row("engine", "loading", "{engine} loads models itself, without {loading}: leave one of them out"),
-    Row(
-        "engine",
-        "thoughts",
-        "{engine} rules tokens out from the first one on, also in {thoughts}: leave one of them out",
-    ),
-    Row(
-        "engine",
-        "cut",
-        "{engine} rules tokens out after the cut-off `beta=`, which may leave none: leave one of them out",
-    ),
+    Row("engine", "words", "{engine} shows the contrast only, and {words} needs both streams: {leave_out}"),
+    Row("engine", "repetition", "{engine} has no {repetition}: {leave_out}"),
+    Row("engine", "loading", "{engine} loads models itself, without {loading}: {leave_out}"),
+    Row("engine", "thoughts", "{engine} rules tokens out from the first one on, also in {thoughts}: {leave_out}"),
+    Row("engine", "cut", "{engine} rules tokens out after the cut-off `beta=`, which may leave none: {leave_out}"),
     Row("lists", "demo", "{lists}: the bundled model cannot make lists: use another preset (sira doctor)"),
 )
 
@@ -111,7 +101,8 @@ def check(
     }
     for row in ROWS:
         if features[row.one] and features[row.other]:
-            raise SettingsError(row.message.format(**features, made="tags" if tags else "JSON"))
+            made, leave_out = "tags" if tags else "JSON", "leave one of them out"
+            raise SettingsError(row.message.format(**features, made=made, leave_out=leave_out))
 
 
 def _lacking(method: Method, ability: Ability) -> str:

@@ -341,7 +341,11 @@ class LoadedModel:
         tokens = [self.vocabulary.encode_after(inputs["input_ids"][0].tolist(), choice) for choice in choices]
         if len(choices) < 2 or not all(tokens) or len({*map(tuple, tokens)}) < len(tokens):
             raise SettingsError(f"choices {', '.join(choices)!r}: expected two or more different answers, as Yes,No")
-        sums = torch.stack([self._logprobs(inputs, ids) for ids in tokens])  # [C, 3, B]
+        rows = len(inputs["input_ids"])
+        sums = torch.zeros(len(choices), len(VIEWS), rows, device=inputs["input_ids"].device)  # [C, 3, B]
+        for own, ids in zip(sums, tokens, strict=True):
+            for token, step in zip(ids, score(self.model, self.both_streams, inputs, [ids] * rows), strict=True):
+                own += torch.stack([getattr(step, view).log_softmax(dim=-1)[:, token] for view in VIEWS])
         shares, best, answers = sums.softmax(dim=0), sums[:, 2].argmax(dim=0).tolist(), []
         for row, (image_tokens, prompt_tokens) in enumerate(zip(*self.lengths(inputs), strict=True)):
             scored = []
@@ -351,12 +355,3 @@ class LoadedModel:
             picked, length = choices[best[row]], len(tokens[best[row]])
             answers.append(Answer(picked, "stop", image_tokens, prompt_tokens, length, choices=scored))
         return answers
-
-    def _logprobs(self, inputs: Any, tokens: list[int]) -> torch.Tensor:
-        """Return the log probability `[3, B]` of one text after each of B prompts, in the three views."""
-        steps = score(self.model, self.both_streams, inputs, [tokens] * len(inputs["input_ids"]))
-        logprobs = [
-            torch.stack([getattr(step, view).log_softmax(dim=-1)[:, token] for view in VIEWS])
-            for token, step in zip(tokens, steps, strict=True)
-        ]
-        return sum(logprobs, torch.zeros(()))

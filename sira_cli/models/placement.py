@@ -245,13 +245,6 @@ def packed_bytes(model: Any) -> int:
     return weight_bytes(model, torch.float32, packed, ITEMSIZE) + 4 * int(embeddings.numel()) * tied
 
 
-def stored_bytes(model: nn.Module) -> int:
-    """Return the size of a loaded model's weights in memory, packed or not."""
-    storages = {each.data_ptr(): each.nbytes() for each in (weight.untyped_storage() for weight in model.parameters())}
-    packed = [part for part in model.modules() if isinstance(part, HalfLinear)]
-    return sum(storages.values()) + sum(ITEMSIZE * part.in_features * part.out_features for part in packed)
-
-
 NAME = "sira-packed"
 
 
@@ -264,7 +257,7 @@ class PackedConfig(QuantizationConfigMixin):
 
 
 @register_quantizer(NAME)
-class PackedReader(HfQuantizer):
+class _PackedReader(HfQuantizer):
     """Packs each matrix as soon as it is read, so that no second copy of all weights is in memory."""
 
     def _process_model_before_weight_loading(self, model: Any, **options: Any) -> None:
@@ -276,19 +269,15 @@ class PackedReader(HfQuantizer):
         return model
 
     def param_needs_quantization(self, model: Any, param_name: str, **options: Any) -> bool:
-        """Return whether the parameter is a matrix to pack."""
         path, _, name = param_name.rpartition(".")
         return name == "weight" and isinstance(model.get_submodule(path), HalfLinear)
 
     def get_quantize_ops(self) -> ConversionOps:
-        """Return the operation on each matrix."""
         return self._packing
 
     def is_serializable(self) -> bool:
-        """Return whether the model can be saved."""
         return False
 
     @property
     def is_trainable(self) -> bool:
-        """Whether it can be trained."""
         return False

@@ -271,7 +271,8 @@ class ReasoningParser:
                 cuts, retracted = [(0, place)], retracted + 1
         if not final:  # an end that may begin a marker
             expected = [each.opening for each in self.written if not begins_in and each.opening.startswith(begins)]
-            held = max((_overlap(text, mark) for mark in (*marks, *frames, *expected)), default=0)
+            parts = (mark[:size] for mark in (*marks, *frames, *expected) for size in range(1, len(mark)))
+            held = max((len(part) for part in parts if text.endswith(part)), default=0)
             if inside:
                 thoughts[-1] = thoughts[-1][: len(thoughts[-1]) - held]
             elif held:
@@ -341,8 +342,3 @@ def _without(text: str, cuts: Sequence[tuple[int, int]]) -> str:
     for start, end in reversed(cuts):
         text = text[:start] + text[end:]
     return text
-
-
-def _overlap(text: str, marker: str) -> int:
-    """Return the length of the marker's beginning that a text ends with, less than the whole marker."""
-    return next((size for size in range(min(len(marker) - 1, len(text)), 0, -1) if text.endswith(marker[:size])), 0)

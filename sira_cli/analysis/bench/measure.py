@@ -32,7 +32,7 @@ from sira_cli.methods import find
 from sira_cli.methods.calibrated import Calibrated, Calibration, Origin
 from sira_cli.methods.second_pass import SecondPass
 from sira_cli.models.memory import cache_bytes, peak_memory
-from sira_cli.models.placement import devices_of, stored_bytes
+from sira_cli.models.placement import devices_of
 from sira_cli.run.lvlm import Lvlm
 from sira_cli.run.records import Report, Table
 
@@ -324,7 +324,8 @@ def measure(lvlm: Lvlm, inputs: Any, tokens: int, *, clock: Callable[[], float] 
         raise SiraError(f"method {lvlm.method} made {made} tokens ({len(seen.tokens)} seen), expected {tokens}")
     caches = [cache, *(decoding.cache for decoding in decodings if isinstance(decoding, SecondPass))]
     # On GPUs without the caches that other decoders keep.
-    most = peak.bytes + stored_bytes(model) if devices[0].type == "cuda" else peak.most
+    weights = sum(weight.nbytes for weight in model.parameters())
+    most = peak.bytes + weights if devices[0].type == "cuda" else peak.most
     return Timing(seen.encoder, tuple(seen.tokens), sum(cache_bytes(each)[0] for each in caches), most)
 
 
