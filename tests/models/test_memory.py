@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import time
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
-import psutil
 import pytest
 import torch
 from PIL import Image
@@ -122,19 +120,6 @@ def test_on_cuda_the_peak_is_what_torch_counts_beyond_what_was_there(
     assert (free_memory(*devices), most_pictures(devices[0])) == (int(0.9 * (left << 30)), 256)
 
 
-def test_on_a_cpu_half_of_what_is_free_may_be_taken(monkeypatch):
-    monkeypatch.setattr(psutil, "virtual_memory", lambda: SimpleNamespace(available=10 << 30))
-    assert (free_memory(torch.device("cpu")), most_pictures(torch.device("cpu"))) == (5 << 30, 16)
-
-
-@pytest.mark.parametrize(
-    ("prefill", "text", "free", "expected"),
-    [
-        (100, 40, 1000, 10),  # all prompts run together
-        (40, 100, 1099, 10),  # all texts become long
-        (100, 40, 99, 1),  # a single picture is tried all the same
-        (1, 1, 1000, 64),
-    ],
-)
-def test_the_largest_batch_that_fits(prefill, text, free, expected):
-    assert PictureMemory(prefill, text).largest_batch(free, 64) == expected
+def test_the_largest_batch_that_fits_prompts_and_texts_is_at_least_one_picture():
+    for prefill, text, free, expected in ((100, 40, 1000, 10), (40, 100, 1099, 10), (100, 40, 99, 1), (1, 1, 1000, 64)):
+        assert PictureMemory(prefill, text).largest_batch(free, 64) == expected

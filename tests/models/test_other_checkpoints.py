@@ -19,7 +19,6 @@ import torch
 from PIL import Image
 from skimage import data
 from transformers import AutoImageProcessor, AutoModelForImageTextToText, AutoProcessor, AutoTokenizer
-from transformers.models.gemma4.image_processing_pil_gemma4 import get_aspect_ratio_preserving_size
 
 from sira_cli import load
 from sira_cli.errors import PictureError
@@ -162,18 +161,13 @@ BY_HAND: dict[str, Callable[..., tuple[Any, str, str]]] = {
 
 
 def test_gemma_4(checkpoint_of, photos):
-    """Its prompt, its image tokens, its texts: those of the reference, and in a batch those of single runs."""
+    """Its prompt and its texts are those of the reference."""
     gemma = load(checkpoint_of("Gemma 4 E"), max_new_tokens=6, dtype="float32")
     inputs = gemma.prepare([open_picture(photos["tall"]).image], [PROMPT])
     text = gemma.processor.tokenizer.decode(inputs["input_ids"][0])
     assert re.sub(r"(<\|image\|>)+", "IMAGE", text) == (
         f"<bos><|turn>user\n<|image>IMAGE<image|>{PROMPT}<turn|>\n<|turn>model\n"
     )
-    for photo in photos.values():
-        with Image.open(photo) as image:
-            size = {"patch_size": 16, "max_patches": 70 * 9, "pooling_kernel_size": 3}
-            height, width = get_aspect_ratio_preserving_size(image.height, image.width, **size)
-        assert gemma.ask(photo, PROMPT).image_tokens == height // 48 * (width // 48)
     inputs = gemma.prepare([open_picture(photos["chelsea"]).image], [PROMPT])
     case = Tiny(gemma.model, dict(inputs), {"mm_token_type_ids": 0})
     slow = SlowContrast(case, gemma.k, gemma.alpha, image_token=gemma.model.config.image_token_id)
@@ -181,9 +175,6 @@ def test_gemma_4(checkpoint_of, photos):
         expected = gemma.model.generate(**inputs, max_new_tokens=6, do_sample=False, logits_processor=[slow])
     answer = gemma.processor.tokenizer.decode(expected[0, inputs["input_ids"].shape[1] :], skip_special_tokens=True)
     assert gemma.ask(photos["chelsea"], PROMPT).text == answer.strip()
-    pictures = [photos["tall"], photos["chelsea"], photos["rocket"]]
-    single = [gemma.caption(picture).text for picture in pictures]
-    assert [result.text for result in gemma.caption_many(pictures, batch_size=3)] == single
 
 
 SYSTEM = (

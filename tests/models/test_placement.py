@@ -125,27 +125,13 @@ def test_float32_only_where_the_checkpoints_precision_is_slow_and_memory_suffice
     assert ("float32" in caplog.text) is (own in placement.HALVES and not arithmetic)
 
 
-def test_what_this_processor_has_is_what_the_system_says():
-    """The kernel lists what the processor can do; no such list, no test."""
-    file = Path("/proc/cpuinfo")
-    lines = file.read_text(encoding="utf-8").splitlines() if file.is_file() else []
-    flags = {flag for line in lines if line.startswith("flags") for flag in line.split()}
-    if "avx2" not in flags:
-        pytest.skip("not an x86 processor under Linux")
-    assert placement.computes_in(torch.bfloat16) is bool({"avx512_bf16", "amx_bf16"} & flags)
-
-
 @pytest.mark.parametrize(
-    ("checkpoint", "dtype", "whole", "expected"),
-    [
-        ("llava_folder", "auto", True, "float32"),
-        ("llava_folder", "bfloat16", True, "bfloat16"),
-        ("qwen_folder", "auto", False, "float32"),
-    ],
+    ("dtype", "whole", "expected"),
+    [("auto", True, "float32"), ("bfloat16", True, "bfloat16"), ("auto", False, "float32")],
 )
-def test_a_checkpoint_in_bfloat16(checkpoint, dtype, whole, expected, tmp_path, monkeypatch, request):
+def test_a_checkpoint_in_bfloat16(dtype, whole, expected, tmp_path, monkeypatch, qwen_folder):
     monkeypatch.setattr(placement, "computes_in", lambda dtype: False)
-    folder = in_bfloat16(request.getfixturevalue(checkpoint), tmp_path / "model", whole=whole)
+    folder = in_bfloat16(qwen_folder, tmp_path / "model", whole=whole)
     assert load(folder, dtype=dtype, device="cpu").dtype == expected
 
 
@@ -157,7 +143,7 @@ def test_a_small_model_has_one_thread_and_a_large_one_a_thread_per_core(sira, mo
     monkeypatch.setattr(torch, "get_num_threads", lambda: 16)
     monkeypatch.setattr(psutil, "cpu_count", lambda logical: 16 if logical else 8)
     large = SimpleNamespace(parameters=lambda: [torch.empty(60_000_000, device="meta")], device=torch.device("cpu"))
-    assert sira("demo", "--limit", "1", "--json")[0] == 0
+    assert sira("demo", "--limit", "1")[0] == 0
     placement.use_threads(large)
     monkeypatch.setattr(torch, "get_num_threads", lambda: 4)  # a container's share
     placement.use_threads(large)

@@ -231,14 +231,6 @@ def test_what_cannot_be_followed_is_refused_by_name_and_at_once(given, message, 
     assert "\n" not in str(refused.value)
 
 
-def test_tags_are_a_list_of_strings_and_usual_multiples_are_followed():
-    for name, message in (("labels", "no list of tags"), ("caption+tags", "list of strings")):
-        with pytest.raises(SettingsError, match=message):
-            Schema.of(name, tags=True)
-    properties = {f"m{step}": {"type": "number", "multipleOf": step} for step in (0.01, 0.25, 5, 10, 60, 1000)}
-    assert Schema.of({"type": "object", "properties": properties})
-
-
 def test_a_missing_engine_is_named(monkeypatch):
     monkeypatch.setitem(sys.modules, "llguidance", None)
     schema_module._bytes.cache_clear()

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import torch
 from PIL import Image
-from scipy.stats import chi2, chisquare
+from scipy.stats import chisquare
 
 from sira_cli import load
 from sira_cli.errors import SettingsError
@@ -130,31 +130,6 @@ def test_an_option_changes_text_key_and_record_and_is_kept_apart(sira, tmp_path,
     assert (code, f"is {value!r} there and None now" in err) == (2, True)
     assert sira("caption", EXAMPLES[0], *FAST, *given, "-o", output)[0] == 0
     assert output.read_bytes() == before
-
-
-SEEDS = range(40)
-
-
-@pytest.mark.slow
-def test_a_sampled_benchmark_scatters_over_seeds_as_independent_draws_do():
-    """Reference: the exact chance p of a yes to each question, so that the count has the variance sum p (1 - p)."""
-    sampled = load("demo", method="greedy", temperature=3.0, max_new_tokens=1)  # both answers are open
-    pictures = [open_picture(path) for path in EXAMPLES for _ in range(3)]
-    prompts = [sampled.preset.prompts.asking(f"Is there a {thing} in the image?") for thing in ("dog", "tree", "lamp")]
-    prompts, hashes = prompts * len(EXAMPLES), [picture.sha256 for picture in pictures]
-    inputs = sampled.prepare([picture.image for picture in pictures], prompts, hashes)
-    yes = sampled.vocabulary.encode_after(inputs["input_ids"][0].tolist(), "Yes")[0]
-    with torch.no_grad():
-        chance = (sampled.model(**inputs).logits[:, -1].double() / 3).softmax(dim=-1)[:, yes]
-    spread = float((chance * (1 - chance)).sum())
-    assert spread > 2  # many questions are open
-    counts = []
-    for seed in SEEDS:
-        sampled.preset = sampled.preset.with_settings(seed=seed)
-        tokens = sampled.generate(inputs, seeds=sampled.text_seeds(hashes, prompts))[:, 0]
-        counts.append(int((tokens == yes).sum()))
-    statistic = sum((count - float(chance.sum())) ** 2 for count in counts) / spread
-    assert chi2.ppf(0.001, len(SEEDS)) < statistic < chi2.ppf(0.999, len(SEEDS)), statistic
 
 
 def test_tokens_follow_the_distribution_at_a_temperature():

@@ -13,13 +13,12 @@ from PIL import Image
 from transformers import AutoTokenizer
 
 from sira_cli import load
-from sira_cli.analysis.trace.task import Trace, TraceOutput, run_traces
 from sira_cli.core.passes import ImagePrefix
 from sira_cli.errors import SettingsError, UnfinishedReasoningError
 from sira_cli.look import second_look
 from sira_cli.look.second_look import SecondLook
 from sira_cli.models.vocabulary import ReasoningParser, Vocabulary
-from sira_cli.pictures.sources import located, open_picture
+from sira_cli.pictures.sources import open_picture
 from sira_cli.run.events import Failed, Finished, Skipped
 from sira_cli.run.run import run_pictures
 from sira_cli.run.task import Caption
@@ -197,7 +196,7 @@ def test_a_second_look_and_choices_ask_behind_an_empty_thought(loaded, image, ph
     assert "reasoning" not in record.to_record()
 
 
-def test_looks_and_traces_tell_the_text_from_the_thought(demo, monkeypatch):
+def test_looks_tell_the_text_from_the_thought(demo, monkeypatch):
     """The model opens the thought by itself."""
     thought, text = "There is a dog in the street, and a cup.", "There is a car on the left, and a boat behind it."
     demo, image = under(demo, max_new_tokens=120), Image.open(EXAMPLE).convert("RGB")
@@ -209,27 +208,6 @@ def test_looks_and_traces_tell_the_text_from_the_thought(demo, monkeypatch):
     assert [text[slice(*claim["spans"][0])] for claim in answer.objects] == ["car", "boat"]
     expected = {claim.thing: claim.support for claim in demo.check(EXAMPLE, text).objects}
     assert {claim["thing"]: claim["support"] for claim in answer.objects} == pytest.approx(expected, abs=1e-4)
-
-    def traced(lvlm, forced=None):
-        picture = located(str(EXAMPLE)).known(caption=forced)
-        task = Trace(lvlm.preset, lvlm.decoder, forced=forced is not None)
-        (event,) = run_traces(task, [picture], lvlm, TraceOutput([picture]))
-        assert json.dumps(event.lines, allow_nan=False)
-        return event.lines
-
-    _, *tokens, end = traced(demo)
-    assert [line["token_id"] for line in tokens] == planned
-    assert (end["status"], end["text"], end["reasoning"]) == ("ok", text, thought)
-    assert [word["word"] for word in end["words"]] == text.split()
-    for word in end["words"]:
-        part = tokens[slice(*word["steps"])]
-        assert "".join(line["token"] for line in part).strip() == word["word"]
-        assert word["delta"] == pytest.approx(sum(line["delta"] for line in part))
-    end = traced(under(demo, max_new_tokens=12))[-1]
-    assert (end["status"], end["text"], end["words"], end["finish_reason"]) == ("error", "", [], "length")
-    assert end["error"].startswith(f"{EXAMPLE}: ended inside its reasoning after 12 tokens")
-    end = traced(demo, text)[-1]
-    assert (end["status"], end["text"]) == ("ok", text)
 
 
 ENDS = {"qwen3": "<|im_end|>", "qwen2.5": "<|im_end|>", "gemma4": "<turn|>"}

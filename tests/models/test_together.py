@@ -153,19 +153,3 @@ def test_the_context_of_a_config_that_stretches_its_positions_or_states_none(dem
     assert demo.answer_of([5] * 10, 64, 1015).warnings == (
         "prompt and text have 1,025 tokens, past the model's context of 1,024",
     )
-
-
-@pytest.mark.parametrize("family", ["LLaVA-1.5", "Qwen2.5-VL", "Gemma 3", "Idefics3"])
-def test_noise_of_vcd_is_drawn_for_every_picture_whatever_the_batch(family, checkpoint_of, pictures):
-    vcd = load(checkpoint_of(family), method="vcd", dtype="float32")
-
-    def noise(shown: list, seeds: list[str]) -> torch.Tensor:
-        inputs = vcd.prepare(shown, [QUESTION] * len(shown), seeds)
-        changed = inputs["contrast_pixel_values"] - inputs["pixel_values"]
-        return changed.flatten(0, 1) if changed.ndim == 5 else changed
-
-    alone, group = noise([pictures[0]], ["a"]), noise([pictures[::-1]], ["b"])
-    assert bool((group.flatten(1).std(dim=1) > 0.1).all())
-    both = noise([pictures[0], pictures[::-1]], ["a", "b"])
-    both = both[both.flatten(1).abs().sum(dim=1) > 0]  # Idefics fills a batch with empty tiles
-    torch.testing.assert_close(both, torch.cat([alone, group]))
