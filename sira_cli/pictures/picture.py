@@ -19,7 +19,7 @@ from typing import Any, ClassVar
 from PIL import Image
 
 from sira_cli.errors import HugePictureError, PictureError, SettingsError
-from sira_cli.pictures.names import as_text, joined, one_line, parted
+from sira_cli.pictures.names import as_text, is_uri, joined, one_line, parted, public
 from sira_cli.pictures.opening import BOUND, decode_picture, picture_size
 
 MOST_PIXELS = 4 * BOUND  # of pictures that are shown together: their samples are in memory at once
@@ -67,8 +67,8 @@ class Source(ABC):
 
     @property
     def address(self) -> str:
-        """Location that does not depend on the current folder, for records; empty without one."""
-        return ""
+        """Location that does not depend on the current folder, for records, without credentials; empty without one."""
+        return public(self.location) if is_uri(self.location) else ""
 
     @property
     def several(self) -> bool:

@@ -92,11 +92,6 @@ class StoreSource(Source):
 
     no_text_file = "{shown}: texts are not written to a store: give `output_dir=`"
 
-    @property
-    def address(self) -> str:
-        """The URI without credentials."""
-        return public(self.location)
-
     def read(self) -> bytes:
         """Fetch the object."""
         try:

@@ -96,15 +96,12 @@ class Check(PictureTask):
 
     def fail(self, lvlm: LoadedModel, item: Item[Result], error: Exception) -> None:
         """Give an item the record of a picture that failed, with its caption."""
-        self.settle(lvlm, item, self.failed(item, error, lvlm))
+        answer = self.no_answer(message(item.picture, error), lvlm)
+        self.settle(lvlm, item, replace(answer, text=item.picture.caption or ""))
 
-    def failed(self, item: Item[Result], error: Exception, lvlm: LoadedModel | None = None) -> Answer:
-        """Return the answer about a picture that failed, with its caption."""
-        return replace(self.no_answer(message(item.picture, error), lvlm), text=item.picture.caption or "")
-
-    def record(self, *asked: Any, **more: Any) -> Result:
+    def record(self, *asked: Any) -> Result:
         """Return the record of a check, with the caption."""
-        result = super().record(*asked, **more)
+        result = super().record(*asked)
         ok, objects, remarks = result.status == "ok", result.objects or [], [*(result.warnings or [])]
         if ok and not objects:
             remarks.append(NOT_RECOGNISED if result.text.strip() else EMPTY)

@@ -63,6 +63,7 @@ class Item(Generic[R]):
     pixels: int = 0  # of a group all together
     warnings: tuple[str, ...] = ()  # about the picture
     skipped: bool = False  # done in an earlier run
+    settled: bool = False  # whether it has all of its result or error, or was skipped
     result: R | None = None
     error: str = ""  # reason for the missing result, in one line
 
@@ -77,11 +78,6 @@ class Item(Generic[R]):
         if sha256 != self.sha256:
             raise PictureError(f"{self.picture.shown}: changed between two readings; run the command again")
         return data
-
-    @property
-    def settled(self) -> bool:
-        """Whether it has a result or an error, or was skipped."""
-        return self.skipped or self.result is not None or bool(self.error)
 
 
 @dataclass
@@ -323,7 +319,7 @@ class Runner(Generic[R]):
             if not self._is_done(item):
                 self._fail(item, error)
         if item.skipped:
-            item.data = b""
+            item.data, item.settled = b"", True
         return item
 
     def _is_done(self, item: Item[R]) -> bool:
@@ -334,7 +330,7 @@ class Runner(Generic[R]):
 
     def _fail(self, item: Item[R], error: Exception) -> None:
         self._task.fail(self._lvlm, item, error)
-        item.data = b""
+        item.data, item.settled = b"", True
 
     def _prepare(self, batch: Batch[R], each: Callable[..., Iterable[Shown | None]] = map) -> Batch[R]:
         """Decode the samples of pictures that are read, and give the batch the model's inputs.
@@ -368,8 +364,8 @@ class Runner(Generic[R]):
             return item.picture.opened(item.content())
 
         try:
-            large = item.pixels > LARGE
-            opened = decoded() if large else self._opened.get((item.picture.location, item.sha256), decoded)
+            key = item.picture.location, item.sha256
+            opened = decoded() if item.pixels > LARGE else self._opened.get(key, decoded)
         except Exception as error:
             self._fail(item, error)
             return None
@@ -445,7 +441,7 @@ class Runner(Generic[R]):
         each = 1000 * (batch.seconds + time.perf_counter() - started) / len(batch.items)
         for item, answer in zip(batch.items, answers, strict=True):
             self._task.settle(self._lvlm, item, answer, each)
-            item.data = b""
+            item.data, item.settled = b"", True
         return None
 
 

@@ -244,11 +244,7 @@ class PictureTask(Task[Result]):
             reason = f"the model's text is empty ({tokens}): try another prompt or method"
             answer = replace(answer, text="", error=f"{shown}: {reason}")
         item.error = answer.error
-        result = self.record(
-            answer, lvlm, name=item.name, image_sha256=item.sha256, prompt=item.prompt, warnings=item.warnings
-        )
-        images = item.picture.images(item.name)
-        item.result = replace(result, duration_ms=round(milliseconds, 1), images=images)
+        item.result = replace(self.record(answer, lvlm, item), duration_ms=round(milliseconds, 1))
 
     def fail(self, lvlm: LoadedModel, item: Item[Result], error: Exception) -> None:
         """Give an item the record of a picture that failed."""
@@ -271,24 +267,16 @@ class PictureTask(Task[Result]):
         """Return a record without a picture: the fields that are equal in all records of this task."""
         return self.record(self.no_answer("", lvlm), lvlm)
 
-    def record(
-        self,
-        answer: Answer,
-        lvlm: LoadedModel | None = None,
-        *,
-        name: str = "",
-        image_sha256: str = "",
-        prompt: str | None = None,
-        warnings: Sequence[str] = (),
-    ) -> Result:
+    def record(self, answer: Answer, lvlm: LoadedModel | None = None, item: Item[Result] | None = None) -> Result:
         """Return the record of a picture, with equal keys and types if it failed; without a model, a server's."""
-        preset, generation, prompt = self.preset, self.preset.generation, self.prompt if prompt is None else prompt
+        item = item or Item(Picture(()), "", self.prompt)
+        preset, generation = self.preset, self.preset.generation
         return Result(
             schema=f"sira.{self.kind}/1",
-            key=self.key(name, image_sha256, prompt),
-            file_name=name,
+            key=self.key(item.name, item.sha256, item.prompt),
+            file_name=item.name,
             status="error" if answer.error else "ok",
-            prompt=prompt,
+            prompt=item.prompt,
             preset=preset.name,
             model=preset.model,
             revision=self.revision,
@@ -297,10 +285,11 @@ class PictureTask(Task[Result]):
             temperature=generation.temperature,
             seed=generation.seed,
             duration_ms=0.0,
-            image_sha256=image_sha256,
+            image_sha256=item.sha256,
             sira_version=__version__,
             text_settings=preset.text.given() or None,
-            warnings=[*warnings, *answer.warnings] or None,
+            warnings=[*item.warnings, *answer.warnings] or None,
+            images=item.picture.images(item.name),
             **{name: getattr(answer, name) for name in SHARED},
             **self._of_model(lvlm, answer.image_tokens),
             **preset.later(),

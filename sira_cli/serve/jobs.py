@@ -23,9 +23,11 @@ from sira_cli.models.preset import Preset
 from sira_cli.models.texts import Answer
 from sira_cli.models.vocabulary import Parsed, Vocabulary
 from sira_cli.pictures.opening import decode_picture, picture_size
-from sira_cli.pictures.picture import digest_of
+from sira_cli.pictures.picture import Picture, digest_of
 from sira_cli.pictures.web import WebSource, is_web
 from sira_cli.run.lvlm import Lvlm
+from sira_cli.run.records import Result
+from sira_cli.run.runner import Item
 from sira_cli.run.task import TASKS, PictureTask
 from sira_cli.serve import Limits
 from sira_cli.serve.protocol import SYSTEM, ChatRequest, RequestError, SiraOptions, shortened
@@ -270,7 +272,8 @@ class Job:
             if answer.error:
                 raise RequestError(answer.error, 422, code="unprocessable")
             answer = task.finish(answer, None if task.verify is None else PictureLook(task.second_look(lvlm), image))
-        record = task.record(answer, lvlm, image_sha256=self.pictures.sha256, prompt=str(self.prompt)).to_record()
+        item = Item[Result](Picture(()), "", str(self.prompt), sha256=self.pictures.sha256)
+        record = task.record(answer, lvlm, item).to_record()
         self._send(answer.text, answer.reasoning or "", last=True)
         shown = {name: record[name] for name in SHOWN if name in record}
         self.report(Reply(answer, shown | {"decoding_seconds": seconds}))

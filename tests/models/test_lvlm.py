@@ -27,8 +27,9 @@ from sira_cli.errors import ModelNotFoundError, SettingsError, UnsupportedModelE
 from sira_cli.methods import METHODS
 from sira_cli.models.preset import Preset
 from sira_cli.models.texts import Answer
-from sira_cli.pictures.sources import open_picture
+from sira_cli.pictures.sources import located, open_picture
 from sira_cli.run.lvlm import Lvlm, load
+from sira_cli.run.runner import Item
 from sira_cli.run.task import Caption
 from tests.support.checkpoints import write_qwen
 from tests.support.helpers import SlowContrast, mostly_slow, under
@@ -111,7 +112,7 @@ def test_the_generation_config_of_a_checkpoint_gives_its_end_tokens_and_nothing_
 def test_the_record(llava, photos):
     good = llava.caption(photos["rocket"])
     task = Caption.of(llava.preset, llava.decoder)
-    bad = task.record(Answer(error="no such file"), llava, name="missing.jpg")
+    bad = task.record(Answer(error="no such file"), llava, Item(located("missing.jpg"), "missing.jpg", task.prompt))
     for result, task in ((good, "caption"), (bad, "caption"), (llava.ask(photos["rocket"], "Hm?"), "ask")):
         record = json.loads(result.to_json())
         assert {key: type(value) for key, value in record.items()} == RECORD

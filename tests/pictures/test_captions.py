@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import json
 
 import pytest
@@ -10,7 +9,7 @@ from PIL import Image
 
 from sira_cli.errors import DataError, PictureError, SettingsError
 from sira_cli.pictures.captions import check_pictures, find_captions
-from sira_cli.pictures.find import Shard
+from tests.support.shards import write_tar
 
 
 @pytest.fixture
@@ -84,6 +83,19 @@ def test_records_of_sira(photos):
     assert (texts(captions), captions.failed, captions.without) == (TWO, 1, 0)
 
 
+def test_records_of_a_data_set_lead_to_its_pictures(photos):
+    """By the names that records have; endings in capitals count, as in folders."""
+    data = (photos / "a.png").read_bytes()
+    write_tar(photos / "s.tar", [("0.PNG", data), ("1.JPG", b"x")])
+    (photos / "t.csv").write_text("path\na.png\nb.png\n")
+    names = ["s.tar/1.JPG", "s.tar/0.PNG", "t.csv/1", "s.tar/none.png", "c.png"]
+    (photos / "said.jsonl").write_text(lines(*({"file_name": name, "text": "A dog."} for name in names)))
+    found = find_captions(photos / "said.jsonl").pictures
+    assert [picture.name_in(photos.resolve()) for picture in found] == names
+    assert [found[number].read() for number in (0, 1, 2)] == [b"x", data, (photos / "b.png").read_bytes()]
+    assert found[3].is_here() is False
+
+
 def test_several_captions_of_a_picture_and_rows_without_any(photos):
     (photos / "x.csv").write_text("image,text\na.png,one\nb.png,two\na.png,three\na.png,four\n")
     captions = find_captions(photos / "x.csv")
@@ -94,15 +106,6 @@ def test_several_captions_of_a_picture_and_rows_without_any(photos):
     (photos / "x.jsonl").write_text(lines(*rows))
     captions = find_captions(photos / "x.jsonl")
     assert (texts(captions), captions.without) == ([("c.png", "")], 2)
-
-
-def test_shards_part_the_captions_and_a_limit_cuts_them(photos):
-    names = [f"{number}.png" for number in range(50)]
-    (photos / "x.jsonl").write_text(lines(*({"image": name, "text": "A dog."} for name in names)))
-    parts = [texts(find_captions(photos / "x.jsonl", shard=Shard(index, 3))) for index in (1, 2, 3)]
-    assert sorted(name for name, _ in itertools.chain(*parts)) == sorted(names)
-    assert all(0 < len(part) < 50 for part in parts)
-    assert len(texts(find_captions(photos / "x.jsonl", limit=7))) == 7
 
 
 @pytest.mark.parametrize(

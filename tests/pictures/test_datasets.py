@@ -6,9 +6,7 @@ import base64
 import gzip
 import itertools
 import json
-import os
 import pickle
-import random
 import subprocess
 import sys
 import tarfile
@@ -156,19 +154,6 @@ def test_a_damaged_shard_gives_what_is_whole(folder):
     assert [message.partition(":")[0] for message in errors("page.tar", "cut.tar.gz")] == ["page.tar", "cut.tar.gz"]
     *found, missing = find_pictures(["shards/cc-{00002..00003}.tar"])
     assert (len(found), missing.is_here(), error(missing)) == (2, False, "shards/cc-00003.tar: no such file")
-
-
-def test_a_run_over_shards_goes_on_where_it_stopped(sira, folder):
-    broken = [(name, b"no picture" if name == "000002.png" else data) for name, data in drawn(2, 2)]
-    write_tar(Path("shards/cc-00001.tar"), broken)
-    command = ("caption", "shards/cc-{00000..00002}.tar", "-p", "demo", "--max-new-tokens", 4, "-o", "captions.jsonl")
-    code, out, err = sira(*command, "-b", 4)
-    assert (code, out, "shards/cc-00001.tar/000002.png: is not a picture that Pillow can read" in err) == (3, "", True)
-    records = [json.loads(line) for line in Path("captions.jsonl").read_text(encoding="utf-8").splitlines()]
-    assert [record["file_name"] for record in records] == names("shards")
-    assert [record["status"] for record in records] == ["ok", "ok", "error", "ok", "ok", "ok"]
-    code, _, err = sira(*command)
-    assert (code, "5 of 6 pictures were done before" in err) == (3, True)
 
 
 @pytest.mark.parametrize("kind", [tarfile.REGTYPE, tarfile.GNUTYPE_LONGNAME, tarfile.XHDTYPE])
@@ -345,24 +330,6 @@ def test_what_is_wrong_with_rows_and_files(folder):
         find_pictures([write(both, "both.parquet")])
 
 
-def test_damaged_rows_end_the_file_and_not_the_run(folder):
-    """The pages of the sixth row group: what is read before them is whole, and each later row says why it is not.
-
-    pyarrow reads up to two row groups ahead.
-    """
-    generator = random.Random(0)
-    values = [generator.randbytes(1000) for _ in range(128)]
-    kept = {"row_group_size": 16, "compression": "none", "use_dictionary": False}
-    parquet.write_table(pyarrow.table({"image": values}), "cut.parquet", **kept)
-    data = bytearray(Path("cut.parquet").read_bytes())
-    start = data.index(values[80]) - 30
-    data[start : start + 26] = bytes(26)
-    Path("cut.parquet").write_bytes(data)
-    pictures = find_pictures(["cut.parquet"])
-    assert [picture.read() for picture in pictures[:48]] == values[:48]
-    assert 48 <= len(errors("cut.parquet")) <= 80
-
-
 def test_a_table_from_elsewhere_opens_no_connections(folder):
     rows = ["s3://bucket/a.png", "file:///etc/passwd", "http://127.0.0.1:1/a.png", "files/0.png"]
     assert [message.partition(": ")[2] for message in errors(write(pyarrow.table({"image": rows}), "far.csv"))] == [
@@ -403,25 +370,6 @@ def test_what_is_not_installed_is_named(folder, monkeypatch):
     assert len(names("shards")) == 6
     with pytest.raises(SettingsError, match=r"t\.csv: is a data set: .*pip install .*\[data\]'$"):
         find_pictures([write(table("paths"), "t.csv")])
-
-
-def test_nothing_is_written_said_or_left(folder):
-    """In a process of its own: into the user's caches, on the terminal, as files in /tmp, as running threads."""
-    write(table("bytes"), "t.parquet")
-    write(table("paths"), "t.csv")
-    script = """
-import threading
-from sira_cli.pictures.find import find_pictures
-assert sum(len(picture.read()) > 0 for picture in find_pictures(["shards", "t.parquet", "t.csv"])) == 12
-assert all(thread.daemon for thread in threading.enumerate()[1:])
-"""
-    home, scratch = folder / "home", folder / "scratch"
-    for place in (home, scratch):
-        place.mkdir()
-    environment = {**os.environ, "HOME": str(home), "HF_HOME": str(home / "hf"), "TMPDIR": str(scratch)}
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, env=environment, text=True, check=False)
-    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
-    assert [*home.rglob("*"), *scratch.rglob("*")] == []
 
 
 @pytest.mark.slow

@@ -148,13 +148,6 @@ def test_large_pictures_and_bombs(tmp_path):
     assert BOUND / 4 >= 4096 * 4096  # Qwen3-VL, which reads most, reads so many pixels
 
 
-@pytest.mark.skipif(not hasattr(os, "geteuid") or os.geteuid() == 0, reason="root and Windows may read everything")
-def test_unreadable(tmp_path):
-    path = save(SMALL, tmp_path / "secret.png")
-    path.chmod(0)
-    assert "cannot be read: Permission denied" in error(path)
-
-
 # --- pictures of more pixels than the bound, which is lowered
 
 
@@ -186,13 +179,9 @@ def test_a_giant_picture_of_any_kind_is_reduced_strip_by_strip(tmp_path, monkeyp
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="elsewhere a process begins with its parent's peak of memory")
-@pytest.mark.parametrize(
-    ("mode", "suffix"),
-    [*(pytest.param(*each, marks=pytest.mark.slow) for each in (("I;16", "png"), ("RGB", "jpg"))), ("RGBA", "png")],
-)
-def test_a_giant_picture_takes_no_giant_memory(tmp_path, mode, suffix):
+def test_a_giant_picture_takes_no_giant_memory(tmp_path):
     """12,000 x 12,000 pixels."""
-    path = tmp_path / f"giant.{suffix}"
+    path = tmp_path / "giant.png"
     script = f"""
 from pathlib import Path
 from sira_cli.pictures.sources import open_picture
@@ -200,7 +189,7 @@ size = open_picture({str(path)!r}).image.size
 lines = Path("/proc/self/status").read_text().splitlines()
 print(size, next(int(line.split()[1]) * 1024 for line in lines if line.startswith("VmHWM")))
 """
-    save(Image.new(mode, (12_000, 12_000)), path, **({"compress_level": 1} if suffix == "png" else {}))
+    save(Image.new("RGBA", (12_000, 12_000)), path, compress_level=1)
     run = subprocess.run([sys.executable, "-W", "ignore", "-c", script], capture_output=True, text=True, check=True)
     size, _, peak = run.stdout.rpartition(" ")
     assert size == "(6000, 6000)"

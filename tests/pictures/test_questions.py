@@ -14,7 +14,7 @@ from pyarrow import parquet
 
 from sira_cli import DataError, SettingsError, load, run_pictures
 from sira_cli.pictures import picture
-from sira_cli.pictures.find import Shard, find_pictures
+from sira_cli.pictures.find import find_pictures
 from sira_cli.pictures.selection import listed_pictures, needs_columns
 from sira_cli.pictures.sources import FileSource
 from sira_cli.run.events import Finished
@@ -83,14 +83,7 @@ def test_answers_are_those_of_single_questions(sira, folder, monkeypatch):
     assert Path("answers.jsonl").read_bytes() == before
 
 
-@pytest.mark.parametrize(
-    ("method", "batch_size", "passes"),
-    [
-        ("sira", 4, 1),
-        ("vcd", 1, 2),
-        *(pytest.param(*each, marks=pytest.mark.slow) for each in (("sira", 1, 1), ("vcd", 4, 2))),
-    ],
-)
+@pytest.mark.parametrize(("method", "batch_size", "passes"), [("sira", 4, 1), ("vcd", 1, 2)])
 def test_pictures_are_decoded_and_encoded_once(folder, monkeypatch, method, batch_size, passes):
     write("q.jsonl", [row | {"text": f"Describe the {row['text'][11:-1]}."} for row in QUESTIONS])
     samples, decode = [], picture.decode_picture
@@ -141,15 +134,6 @@ def test_plain_questions_of_every_kind_of_file(sira, folder):
     assert [each.id for each in listed_pictures(Path("ids.parquet"), str)] == ["7", "a: !", "a: ."]
 
 
-def test_parts_keep_the_questions_about_a_picture_together(folder):
-    parts = [
-        [each.location for each in listed_pictures(Path("q.jsonl"), str, folder="photos", shard=Shard(part, 2))]
-        for part in (1, 2)
-    ]
-    assert not set(parts[0]) & set(parts[1])
-    assert len(parts[0] + parts[1]) == 9
-
-
 @pytest.mark.parametrize(
     ("name", "content", "expected"),
     [
@@ -172,13 +156,6 @@ def test_what_is_wrong_with_a_file(folder, name, content, expected):
         sparse.truncate(2**40)
     with pytest.raises(DataError, match="is not a text file: it has NUL bytes"):
         listed_pictures(Path(name), str)
-
-
-def test_a_command_without_a_question(sira, folder):
-    code, _, err = sira("ask", "-p", "demo")
-    assert (code, err) == (2, "sira: Missing argument 'QUESTION': the question to ask, or --questions FILE\n")
-    code, _, err = sira("ask", "photos", "photos", "--questions", "q.jsonl", "-p", "demo")
-    assert "--questions names the pictures: give only their folder, or nothing" in err
 
 
 # --- prompts with `{names}`

@@ -10,7 +10,6 @@ import json
 import os
 import pickle
 import sys
-import tracemalloc
 import unicodedata
 from pathlib import Path
 
@@ -195,15 +194,6 @@ def test_a_group_is_its_pictures(folder):
             refuse(".txt")
 
 
-def test_one_picture_in_a_group_has_its_own_hash_and_name(folder):
-    group, alone = as_picture(["0.png"]), as_picture("0.png")
-    assert group.digest(group.read()) == alone.digest(alone.read()) == alone.open().sha256 == group.open().sha256
-    assert (group.name_in(None), group.images("0.png"), alone.images("0.png")) == ("0.png", ["0.png"], None)
-    assert group.open().shown.tobytes() == alone.open().shown.tobytes()
-    assert group.text_file(".txt") == alone.text_file(".txt") == group.mirrored(".txt") == alone.mirrored(".txt")
-    assert as_picture(["a | b.png"]).images("x/a | b.png") == ["x/a | b.png"]
-
-
 def test_the_name_of_a_group_leads_to_its_pictures(folder):
     group = recorded("0.png | 1.png", folder)
     assert [source.location for source in group.sources] == [f"{folder}/0.png", f"{folder}/1.png"]
@@ -215,28 +205,12 @@ def test_the_name_of_a_group_leads_to_its_pictures(folder):
     assert kinds(recorded("https://a.org/x.png | s3://b/y.png", folder)) == ["WebSource", "StoreSource"]
 
 
-def test_a_group_fails_with_any_of_its_pictures(folder):
-    group = as_picture(["0.png", "none.png"])
-    assert group.is_here() is False
-    with pytest.raises(PictureError, match=r"^none\.png: no such file$"):
-        group.read()
-    (folder / "bad.png").write_bytes(b"no picture")
-    bad = as_picture(["0.png", "bad.png"])
-    for read in (bad.pixels, bad.opened):
-        with pytest.raises(PictureError, match=r"^bad\.png: is not a picture"):
-            read(bad.read())
-
-
 def test_pixels_are_counted_together_before_any_is_decoded(folder, monkeypatch):
     """Small files of many pixels: a group that would fill the memory is refused by its headers."""
     Image.fromarray(np.zeros((6000, 6000), np.uint8)).save("large.png")
     alone, seven, many = as_picture("large.png"), as_picture(["large.png"] * 7), as_picture(["large.png"] * 8)
     assert seven.pixels(seven.read()) == 7 * 36_000_000
-    data = many.read()
-    tracemalloc.start()
     with pytest.raises(HugePictureError, match="8 pictures have 288,000,000 pixels together, expected at most 268,435"):
-        many.pixels(data)
-    assert tracemalloc.get_traced_memory()[1] < 10_000_000
-    tracemalloc.stop()
+        many.pixels(many.read())
     monkeypatch.setattr(picture_module, "MOST_PIXELS", 10)
     assert alone.pixels(alone.read()) == 36_000_000  # the limit is for groups

@@ -225,23 +225,14 @@ def test_a_certificate_is_of_the_host_and_not_of_its_address(monkeypatch):
     assert options["extensions"]["sni_hostname"] == "example.org"
 
 
-def test_urls_in_a_list(server, sira, tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    Path("list.txt").write_text(
-        "\n".join(url(server, name) for name in ("a.png", "status?404", "b.png")), encoding="utf-8"
-    )
-    code, out, _ = sira("caption", "-p", "demo", "--max-new-tokens", 4, "--files-from", "list.txt", "--json")
-    assert (code, out.count('"status": "ok"'), out.count("failed_to_download: the server answers 404")) == (3, 2, 1)
-
-
 @pytest.mark.parametrize("what", DRIPS)
 def test_a_download_has_one_deadline_over_everything(server, monkeypatch, what):
     """Without it, the download goes on and ends in an error of another kind, or in a picture; its thread ends too."""
     monkeypatch.setattr(web, "SECONDS", 0.2)
     assert refused(url(server, f"drip?{what}")).endswith("failed_to_download: takes longer than 0 s")
-    *_, download = (thread for thread in threading.enumerate() if thread.name == "sira-request")
-    download.join(1)
-    assert not download.is_alive()
+    for download in (thread for thread in threading.enumerate() if thread.name == "sira-request"):
+        download.join(1)
+        assert not download.is_alive()
 
 
 def test_nobody_waits_for_a_name_server_or_after_an_interrupt(server, monkeypatch):

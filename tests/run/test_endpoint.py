@@ -7,21 +7,18 @@ import io
 import json
 import os
 import signal
-import socket
 import subprocess
 import sys
 import time
 
-import httpx2
 import pytest
 from PIL import Image
 
 from sira_cli import load
 from sira_cli.demo.questions import held_out
 from sira_cli.demo.scenes import VALIDATION_SEEDS, render
-from sira_cli.models.presets import BUNDLED_FOLDER
 from sira_cli.pictures.opening import decode_picture
-from sira_cli.run.endpoint import Endpoint, data_url
+from sira_cli.run.endpoint import data_url
 from sira_cli.serve.app import Server
 from tests.support.asgi import served
 from tests.support.endpoint import named, plain, refused, scored, scripted, tokens
@@ -93,14 +90,6 @@ def test_support_is_that_of_a_local_run(sira, address, captions, tmp_path, recor
         assert [*remote] == [*local]
         assert remote["verify"] == local["verify"] | {"source": "logprobs"}
         assert (remote["model"], remote["revision"]) == ("demo", "endpoint")
-
-
-def test_a_contrast_and_reasoning_of_the_server_play_no_part(address):
-    """It is asked for the unchanged model in the words of our server: the default there is `sira`."""
-    here = Endpoint(address, "demo")
-    assert here.learn("Is there a dog in the image?") == "logprobs"
-    assert here._more["sira"]["method"] == "greedy"
-    here.end()
 
 
 def test_a_finished_run_needs_no_server_and_a_grown_one_asks_about_the_new(check, captions, records):
@@ -250,15 +239,6 @@ def test_a_server_that_cannot_answer_is_one_line(sira, captions, answer, message
     assert len(err.splitlines()) == 1
 
 
-def test_a_busy_server_is_asked_again(check):
-    with scripted(lambda number, body: (429, {"error": {"message": "busy"}}) if number == 1 else scored()) as (
-        server,
-        address,
-    ):
-        assert check(address, one="0.png")[0] == 0
-    assert len(server.bodies) == 1 + 3 + 1
-
-
 def test_an_interrupt_does_not_wait_for_the_server(captions, tmp_path):
     with scripted(lambda number, body: None if number else scored()) as (server, address):
         command = [sys.executable, "-m", "sira_cli", "check", captions, "--endpoint", address, "-m", "m"]
@@ -319,48 +299,6 @@ def test_a_model_is_chosen_where_a_server_has_several(sira, captions, models, me
         server.models = models
         code, _, err = sira("check", captions, "--endpoint", address)
     assert (code, f"{address} {message}" in err) == (2, True), err
-
-
-@pytest.fixture(scope="module")
-def transformers_server(tmp_path_factory):
-    """The address of a server that nobody here wrote, `transformers serve`, which needs some seconds to start."""
-    home = tmp_path_factory.mktemp("hf")
-    (home / "hub").mkdir()
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    command = [sys.executable, "-m", "transformers.cli.transformers", "serve", "--device", "cpu", "--port", str(port)]
-    quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
-    with subprocess.Popen(command, env=os.environ | {"HF_HOME": str(home)}, **quiet) as server:
-        try:
-            for _ in range(240):
-                try:
-                    if httpx2.get(f"http://127.0.0.1:{port}/health").status_code == 200:
-                        break
-                except httpx2.TransportError:
-                    assert server.poll() is None
-                time.sleep(0.5)
-            yield f"http://127.0.0.1:{port}/v1"
-        finally:
-            server.kill()
-
-
-@pytest.mark.slow
-def test_answers_are_those_of_the_model_loaded_here(sira, transformers_server, captions, tmp_path, records):
-    """With the bundled model; the server tells no probabilities."""
-    lvlm, text = load("demo", method="greedy"), "A dog under an umbrella and a cow."
-    for path in captions.glob("*.txt"):
-        path.write_text(text)
-    served = ("--endpoint", transformers_server, "--model", BUNDLED_FOLDER)
-    code, _, err = sira("check", captions, "-p", "demo", *served, "-o", tmp_path / "a.jsonl")
-    assert code == 0, err
-    for number, record in enumerate(records()):
-        expected = [
-            (each.thing, float(each.support > 0.5)) for each in lvlm.check(captions / f"{number}.png", text).objects
-        ]
-        assert [(claim["thing"], claim["support"]) for claim in record["objects"]] == expected
-        assert record["verify"]["source"] == "answer"
-    assert len({claim["support"] for record in records() for claim in record["objects"]}) == 2
 
 
 def saved(image, kind, **options):

@@ -11,7 +11,6 @@ import sys
 import tracemalloc
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
-from pathlib import Path
 
 import pytest
 
@@ -147,31 +146,6 @@ def test_a_smaller_selection_leaves_the_other_records_where_they_are(path, there
     assert ("".join(names(path)), path.stat().st_ino) == (expected, untouched)
 
 
-RECORDS = Path(__file__).parents[1] / "data" / "records"
-
-
-@pytest.mark.parametrize(("file", "by"), [("captions", "file_name"), ("choices", "file_name"), ("answers", "id")])
-def test_what_is_known_of_a_file_is_what_it_holds(path, file, by):
-    """Texts and names hold what lines of JSON are made of, and several prompts per picture are known by their ids."""
-    one = json.loads((RECORDS / f"{file}.jsonl").read_text().splitlines()[0])
-    odd = '", "prompt": "x", "id": "7", "key": "1"'
-    texts = ("A cat.", odd, "\\", 'ends in \\"', "\u2028", "")
-    records = []
-    for number, (text, status) in enumerate((text, status) for text in texts for status in ("ok", "error")):
-        own = {"prompt": f"{odd} {number}"} if by == "id" else {"system": None}  # is as good as absent
-        own |= {by: f"{number} {text}", "key": f"{number:064x}", "text": text, "status": status, "error": text}
-        records.append(one | own)
-    lines = [json.dumps(each, ensure_ascii=False) for each in records]
-    lines[5] = json.dumps(dict(reversed(records[5].items())))  # of another program
-    path.write_text("\n".join(lines) + "\n")
-    with closing(Ledger(path, by=by)) as ledger:
-        for each in records:
-            name = each[by]
-            known = ledger.key(name), ledger.is_error(name), ledger.record(name)
-            assert known == (each["key"], each["status"] == "error", each)
-        assert list(ledger.records()) == records
-
-
 def test_failures_leave_a_file_of_pictures_that_are_all_fine(path):
     with closing(begun(path, record("c"), record("b", status="error"), record("a"), only_ok=True)) as ledger:
         assert (ledger.key("b"), ledger.is_error("b"), ledger.key("x")) == ("key of b", True, "")
@@ -182,12 +156,6 @@ def test_failures_leave_a_file_of_pictures_that_are_all_fine(path):
         assert ledger.key("b") == ""  # it is tried again
         ledger.finish("abc")
     assert path.stat().st_ino == untouched
-
-
-def test_a_folder_that_cannot_be_written_to(tmp_path):
-    with pytest.raises(SiraError, match="cannot be opened for writing"):
-        Ledger(tmp_path / "nowhere/captions.jsonl")
-    assert not list(tmp_path.iterdir())
 
 
 def test_a_record_is_not_kept_in_memory(path):

@@ -4,19 +4,13 @@ from __future__ import annotations
 
 import json
 import shutil
-from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
 from sira_cli import SettingsError, SiraError, load, run_pictures
-from sira_cli.methods.base import Ability, Method
 from sira_cli.models.texts import TextSettings
-from sira_cli.pictures.find import Shard, find_pictures
-from sira_cli.run.events import Failed, Finished, Skipped, Started
-from sira_cli.run.output import Files, Output
-from sira_cli.run.run import Local, run
-from sira_cli.run.task import Caption
+from sira_cli.run.events import Skipped, Started
 from tests.support.scripted import script, written
 
 EXAMPLES = sorted(Path(__file__).parents[2].glob("examples/*.png"))[:3]
@@ -61,30 +55,6 @@ def test_the_file_is_the_commands_to_the_byte(lvlm, folder, sira, capsys):
     assert (one["settings"], one["pictures"]) == (other["settings"], other["pictures"])
 
 
-def test_two_methods_from_python_are_those_of_the_command(lvlm, folder, sira):
-    """The model is loaded once, and not at all when nothing is left to do."""
-    chosen = {name: (lvlm.preset, lvlm.preset.method(name)) for name in ("greedy", "sira")}
-    loaded, pictures = list[str](), find_pictures([str(folder)])
-
-    def both() -> list[str]:
-        engine, found = Local(lambda task: loaded.append(task.method.name) or lvlm.under(task.method), 2), []
-        for name, under in chosen.items():
-            task = Caption.of(*under)
-            with Output(task, pictures, Files(folder / "python.jsonl", method=name)) as output:
-                found += kinds(run(task, pictures, engine, output))
-        return found
-
-    assert both() == 2 * ["Started", "Failed", *["Finished"] * 3]
-    assert both() == 2 * ["Started", *["Skipped"] * 4]
-    assert loaded == ["greedy"]
-    command = ("caption", folder, "-p", "demo", "--max-new-tokens", 6, "-b", 2, "--method", "greedy,sira")
-    assert sira(*command, "-o", folder / "command.jsonl")[0] == 3
-    for name in chosen:
-        python, command = (without_time(folder / f"{kind}-{name}.jsonl") for kind in ("python", "command"))
-        assert [record["method"] for record in python] == [name] * 4
-        assert python == command
-
-
 def test_who_stops_listening_interrupts_the_run_and_may_go_on(lvlm, folder, tmp_path):
     """What failed before is said, and tried again on demand."""
     whole, file = tmp_path / "whole.jsonl", tmp_path / "captions.jsonl"
@@ -111,16 +81,6 @@ def test_without_files_there_are_events_alone(lvlm, folder):
     assert sorted(folder.parent.rglob("*")) == before
 
 
-def test_shards_text_files_and_choices(lvlm, folder, tmp_path):
-    names, asked = [], {"task": "ask", "prompt": "Is there a dog?", "choices": ["Yes", "No"]}
-    for index in (1, 2):
-        events = run_pictures(lvlm, [folder], **asked, shard=Shard(index, 2), output_dir=tmp_path / "texts")
-        names += [event.name for event in events if isinstance(event, Finished | Failed)]
-    assert sorted(names) == sorted(str(path) for path in folder.iterdir())
-    texts = [path.read_text().strip() for path in (tmp_path / "texts").rglob("*.txt")]
-    assert (len(texts), {*texts} <= {"Yes", "No"}) == (3, True)
-
-
 @pytest.mark.parametrize(
     ("options", "message"),
     [
@@ -145,41 +105,6 @@ def test_a_file_is_free_again_after_an_error(lvlm, folder, tmp_path, monkeypatch
             list(run_pictures(lvlm, folder, output=file))
     assert json.loads((tmp_path / "captions.run.json").read_text())["state"] == "failed"
     assert kinds(run_pictures(lvlm, folder, output=file))[-1] == "Finished"
-
-
-@dataclass(frozen=True)
-class Backwards(Method):
-    """A search of its own: one text at a time, and every other one in reverse. It is made up."""
-
-    name = "backwards"
-    abilities = frozenset({Ability.SAMPLING})
-
-    def check_model(self, model, config):
-        pass
-
-    def generate(self, model, inputs, config, branch, *, on_step=None, on_attach=None, **arguments):
-        assert len(inputs["input_ids"]) == 1
-        prompt = inputs["input_ids"].shape[1]
-        ids = model.generate(**inputs, **arguments)
-        ids[:, prompt:-1] = ids[:, prompt:-1].flip(1)  # the end stays at the end
-        return ids
-
-
-def test_a_method_with_its_own_search_runs_as_any_other(folder, tmp_path):
-    """It cannot do batches, so pictures come one by one; what else it cannot do is refused."""
-    greedy = load("demo", method="greedy", max_new_tokens=30)
-    own, texts = greedy.under(Backwards()), {}
-    for lvlm in (greedy, own):
-        events = run_pictures(lvlm, folder, batch_size=4, output=tmp_path / f"{lvlm.method}.jsonl")
-        texts[lvlm.method] = [event.record.text for event in events if isinstance(event, Finished)]
-    for text, turned in zip(texts["greedy"], texts["backwards"], strict=True):
-        assert turned != text
-        assert len(turned.split()) == len(text.split())
-    for options, wrong in (({"words": True}, "words"), ({"task": "ask", "choices": ["Yes", "No"]}, "choices")):
-        with pytest.raises(SettingsError, match=f"`{wrong}=` needs method sira or greedy, not backwards"):
-            next(run_pictures(own, folder, prompt="Is it?", **options))
-    with pytest.raises(SettingsError, match="method backwards follows one text per picture"):
-        own.under(Backwards(), own.preset.with_settings(num_beams=2))
 
 
 @pytest.mark.parametrize("text", ["", " \n "])

@@ -11,6 +11,7 @@ from pathlib import Path
 import pyarrow
 import pytest
 from jsonschema import Draft202012Validator
+from PIL import Image
 from pyarrow import parquet
 
 from sira_cli import load
@@ -127,15 +128,6 @@ def test_rows_fill_prompts_and_are_dealt_out_by_their_names():
     assert listed_pictures(path, limit=2) == groups[:2]
 
 
-def test_columns_of_a_table(sira, demo):
-    files = [Path(f"photos/{number}.png").read_bytes() for number in range(4)]
-    parquet.write_table(pyarrow.table({"before": files[:3], "after": files[1:]}), "pairs.parquet")
-    code, out, _ = sira("caption", "pairs.parquet", "--image-column", "before,after", *DEMO, "--json", "-b", 3)
-    assert code == 0
-    for number, row in enumerate(map(json.loads, out.splitlines())):
-        assert row["text"] == demo.caption([f"photos/{number}.png", f"photos/{number + 1}.png"]).text
-
-
 def test_groups_are_not_put_together(sira, folder):
     parquet.write_table(pyarrow.table({"a": PAIR, "b": PAIR, "c": [PAIR, PAIR]}), "t.parquet")
     write_tar(folder / "s.tar", [(f"x.{name}.png", EXAMPLES[0].read_bytes()) for name in "ab"])
@@ -163,16 +155,6 @@ def test_what_does_not_go_with_groups(sira, row, options, error):
     code, _, err = sira("caption", *options, *DEMO)
     assert code == (3 if "no such file" in error else 2)
     assert re.search(error, err)
-
-
-@pytest.mark.parametrize("tree", [(), ("--output-dir", "texts")])
-def test_a_list_of_single_pictures_has_text_files(sira, demo, tree):
-    groups = write("photos/g.jsonl", {"image": "0.png"}, {"images": ["1.png"]})
-    code, _, err = sira("caption", "--files-from", groups, "--sidecar", *tree, *DEMO)
-    assert code == 0, err
-    for number in range(2):
-        text = Path("texts" if tree else "photos", f"{number}.txt").read_text(encoding="utf-8")
-        assert text == demo.caption(f"photos/{number}.png").text + "\n"
 
 
 def test_captions_of_groups_are_checked(sira, demo):
@@ -207,6 +189,7 @@ def test_a_model_that_takes_one_picture_is_refused_before_any_is_decoded(sira, c
 
 
 def test_a_trace_says_whose_tokens_are_whose(sira):
+    Image.open(PAIR[1]).resize((200, 100)).save(PAIR[1])
     assert sira("trace", *PAIR, "--together", *DEMO, "-o", "photos/t.jsonl")[0] == 0
     lines, validator = read("photos/t.jsonl"), Draft202012Validator(json.loads(SCHEMA.read_text()))
     for line in lines:
@@ -216,6 +199,7 @@ def test_a_trace_says_whose_tokens_are_whose(sira):
     assert [*first["image_positions"], *second["image_positions"]] == every
     assert [sum(end - start for start, end in each["image_positions"]) for each in (first, second)] == [64, 64]
     assert run["image_tokens"] == 128
+    assert [(each["width"], each["height"]) for each in (first, second)] == [(384, 384), (200, 100)]
     for name, pictures in (("photos", 2), (".", 0)):  # from the page's folder, and after the pictures moved
         if not pictures:
             shutil.move("photos/1.png", "gone.png")
