@@ -12,8 +12,8 @@ import typer
 
 from sira_cli.cli.loading import engine_of
 from sira_cli.cli.options import groups
-from sira_cli.cli.options.choosing import choose
-from sira_cli.cli.options.groups import DecodingOptions, EngineOptions, ModelOptions, argument, option
+from sira_cli.cli.options.choosing import choose_preset
+from sira_cli.cli.options.groups import EngineOptions, ModelOptions, argument, option
 from sira_cli.cli.terminal.console import note, resumable, run_records, say
 from sira_cli.cli.terminal.output import MORE_WORDS, note_threshold
 from sira_cli.errors import SettingsError
@@ -148,14 +148,14 @@ def check(
 def _server(address: str | None, model: ModelOptions, engine: EngineOptions) -> tuple[Endpoint | None, Preset]:
     """Return the server, if one is given, and the preset, with the model's name there."""
     if address is None:
-        return None, choose(model, DecodingOptions())[0]
+        return None, choose_preset(model)
     for name in groups.given(model, engine):
         if name not in ("model", "preset", "set"):
             raise SettingsError(f"--{name} is for a model that is loaded here: leave it out with --endpoint")
     from sira_cli.run.endpoint import Endpoint
 
     server = Endpoint(address, model.model)
-    preset, _ = choose(replace(model, model=server.model if model.preset is None else None), DecodingOptions())
+    preset = choose_preset(replace(model, model=server.model if model.preset is None else None))
     server.system = preset.prompts.system
     return server, preset.model_copy(update={"model": server.model})
 

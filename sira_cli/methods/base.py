@@ -149,12 +149,6 @@ class Method:
             self._check_known(name, self.own_settings())
         return replace(self, **own)
 
-    def parse_settings(self, given: Mapping[str, str]) -> dict[str, Any]:
-        """Convert the method's `--set NAME=VALUE` options to values of the right types."""
-        for name in given:
-            self._check_known(name, self.all_settings())
-        return {name: self.all_settings()[name].parse(name, text) for name, text in given.items()}
-
     def _check_known(self, name: str, known: Mapping[str, Any]) -> None:
         if name not in known:
             has = ", ".join(self.all_settings()) or "none"

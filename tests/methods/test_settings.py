@@ -232,6 +232,7 @@ def test_a_setting_of_ones_own():
         word: str | None = setting(None, "what it says", kind=str, optional=True)
 
     assert Own().with_settings(size=4, word=None) == Own(4)
-    assert Own().parse_settings({"size": "5", "word": "none"}) == {"size": 5, "word": None}
+    own = Own().all_settings()
+    assert (own["size"].parse("size", "5"), own["word"].parse("word", "none")) == (5, None)
     with pytest.raises(SettingsError, match="size of method own: expected a whole number from 1, got 0"):
         Own(0)

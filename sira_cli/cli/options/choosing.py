@@ -31,16 +31,14 @@ def able(
     lvlm: Lvlm, chosen: Mapping[str, tuple[Preset, Method]], *refusals: type[SiraError]
 ) -> dict[str, tuple[Preset, Method]]:
     """Return the methods, each with its preset, that a loaded model can run; report why the others cannot."""
-    left_out = refusals or (SiraError,)
     found = {}
     for name, (preset, method) in chosen.items():
         try:
             lvlm.under(method, preset)
-        except left_out as error:
-            note(f"{name} is left out: {error}")
-            continue
-        except SiraError:
-            pass
+        except SiraError as error:
+            if isinstance(error, refusals or SiraError):
+                note(f"{name} is left out: {error}")
+                continue
         found[name] = preset, method
     return found
 
@@ -56,16 +54,9 @@ def choose_each(
 ) -> dict[str, tuple[Preset, Method]]:
     """Return preset and method for each of several methods; each takes the settings that it has."""
     methods = [find(name) for name in names]
-    given = set_option.read(model.settings, methods)
-    for name in ("k", "alpha"):
-        if (value := getattr(decoding, name)) is not None:
-            for method in set_option.of_option(name, methods):
-                typed = f"{value:g}" if isinstance(value, float) else str(value)
-                method.all_settings()[name].parse(name, typed, f"--{name} {typed}")
-                if name in given[method.name]:
-                    raise SettingsError(f"--{name} and --set {name}: give one of them")
-                given[method.name][name] = value
-    preset = _preset(model)
+    if not isinstance(model, ModelOptions):  # no options of their own, so that messages name --set
+        spell(dict.fromkeys(LOADING, "--set"))
+    given, preset = set_option.read(model.settings, methods, k=decoding.k, alpha=decoding.alpha), _preset(model)
     options = {name: value for name, value in vars(decoding).items() if name not in ("method", "k", "alpha")} | settings
     chosen = {}
     for method in methods:
@@ -77,9 +68,7 @@ def choose_each(
 
 def choose_preset(model: ResearchModelOptions, **settings: Any) -> Preset:
     """Return the preset in force for commands that are about SIRA alone; settings are those of `with_settings`."""
-    if not isinstance(model, ModelOptions):  # no options of their own, so that messages name --set
-        spell(dict.fromkeys(LOADING, "--set"))
-    return _changed(_preset(model), model, set_option.read(model.settings, [find("sira")])["sira"], **settings)
+    return choose(model, DecodingOptions(), **settings)[0]
 
 
 def _preset(model: ResearchModelOptions) -> Preset:

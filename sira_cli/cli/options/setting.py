@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from sira_cli.errors import SettingsError
@@ -20,29 +20,38 @@ OPTIONS = {
 }
 
 
-def read(settings: Sequence[str] | None, methods: Sequence[Method]) -> dict[str, dict[str, Any]]:
-    """Return the values of --set by method: settings of all methods that have them, and keys of presets."""
+def read(settings: Sequence[str] | None, methods: Sequence[Method], **options: Any) -> dict[str, dict[str, Any]]:
+    """Return the values of --set and of options such as --alpha by method: those that it has, and keys of presets."""
     found: dict[str, dict[str, Any]] = {method.name: {} for method in methods}
+    options = {name: value for name, value in options.items() if value is not None}
+    for name, value in options.items():
+        typed = f"--{name} {value:g}"
+        for method, values in _values(name, repr(value), methods, f"--{name}", typed).items():
+            found[method] |= values
     for given in settings or ():
         target, equals, text = given.partition("=")
         if not equals or not target:
             raise SettingsError(f"--set {given}: expected KEY=VALUE, such as generation.top_p=0.9 or noise_step=700")
-        for name, values in _values(target, text, methods, given).items():
-            if repeated := next(iter(values.keys() & found[name].keys()), None):
+        for method, values in _values(target, text, methods, f"--set {given}", f"--set {given}").items():
+            for repeated in values.keys() & found[method].keys():
+                if repeated in options:
+                    raise SettingsError(f"--{repeated} and --set {repeated}: give one of them")
                 raise SettingsError(f"--set {given}: {repeated} is given twice")
-            found[name] |= values
+            found[method] |= values
     return found
 
 
-def _values(target: str, text: str, methods: Sequence[Method], given: str) -> Mapping[str, dict[str, Any]]:
-    """Return the value of one --set, by method and name."""
+def _values(target: str, text: str, methods: Sequence[Method], given: str, typed: str) -> dict[str, dict[str, Any]]:
+    """Return one value by method and name; messages say what was `given`, those about the value how it was `typed`."""
     only, _, name = target.rpartition(".")
     chosen = [method for method in methods if only in ("", method.name)]
     if having := [method for method in chosen if name in method.all_settings()]:
-        _check_heeded(having, methods, name, f"--set {given}")
-        return {method.name: method.parse_settings({name: text}) for method in having}
+        # Greedy has K only for commands that show both streams.
+        if len(methods) > 1 and not any(name in each.deciding or name in each.own_settings() for each in having):
+            raise SettingsError(f"{given}: {_lacking(name, methods)}")
+        return {method.name: {name: method.all_settings()[name].parse(name, text, typed)} for method in having}
     if chosen and only:
-        chosen[0].parse_settings({name: text})  # raises: it has no such setting
+        raise SettingsError(_lacking(name, chosen[:1]))
     from sira_cli.models.preset import full_key, read_value
     from sira_cli.models.preset import keys as preset_keys
 
@@ -50,25 +59,10 @@ def _values(target: str, text: str, methods: Sequence[Method], given: str) -> Ma
         key = full_key(target)
     except SettingsError as error:
         several = any(each.rpartition(".")[2] == target for each in preset_keys())
-        raise SettingsError(f"--set {given}: {error if several else _unknown(target, methods)}") from error
+        raise SettingsError(f"{given}: {error if several else _unknown(target, methods)}") from error
     if key in ("sira.k", "sira.alpha", "sira.beta"):
-        raise SettingsError(f"--set {given}: {_lacking(name, methods)}")
-    return {method.name: {key: read_value(key, text)} for method in methods}
-
-
-def _check_heeded(having: Sequence[Method], methods: Sequence[Method], name: str, given: str) -> None:
-    """Check that one of several methods uses a setting: greedy has K only for commands that show both streams."""
-    if len(methods) > 1 and not any(name in each.deciding or name in each.own_settings() for each in having):
         raise SettingsError(f"{given}: {_lacking(name, methods)}")
-
-
-def of_option(name: str, methods: Sequence[Method]) -> Sequence[Method]:
-    """Return the methods that have the setting of an option such as --alpha."""
-    having = [method for method in methods if name in method.all_settings()]
-    if not having:
-        raise SettingsError(f"--{name}: {_lacking(name, methods)}")
-    _check_heeded(having, methods, name, f"--{name}")
-    return having
+    return {method.name: {key: read_value(key, text)} for method in methods}
 
 
 def _lacking(name: str, methods: Sequence[Method]) -> str:
