@@ -130,13 +130,11 @@ def _run(
 
 
 class _Terminal:
-    """Shows a run: texts or records on stdout, progress and errors on stderr."""
+    """Shows a run: texts or records on stdout, progress and errors on stderr; `method`: if there are several."""
 
     def __init__(self, written: Output, output: OutputOptions, total: int, method: str = "") -> None:
-        self._written, self._json, self._overwrite, self._total = written, output.json, output.overwrite, total
-        self._method = method  # if there are several
+        self._written, self._output, self._total, self._method = written, output, total, method
         self._texts = not written.any and not output.json  # whether texts are shown
-        self._named = total > 1  # whether they need their picture's name
         self._begun = self._legend_shown = False  # a part of the current text is on the terminal; the colours' legend
         self._warned: list[str] = []  # the first pictures with warnings
         self._suspicious = self._changed = self._unsupported = 0
@@ -151,17 +149,15 @@ class _Terminal:
         from sira_cli.run.events import Skipped
 
         what = f"pictures, {self._method}" if self._method else "pictures"
-        silent = nullcontext(Progress(silent=True))
+        files = self._written.any
         with closing(events):
             next(events)  # the model is ready
-            with (
-                resumable(self._written.any, self._overwrite),
-                Progress.shown(what, self._total) if self._written.any else silent as progress,
-            ):
+            shown = Progress.shown(what, self._total) if files else nullcontext(Progress(silent=True))
+            with resumable(files, self._output.overwrite), shown as progress:
                 for event in picture_events(events, progress):
                     if not isinstance(event, Skipped):
                         self._print(event)
-                    elif self._json:
+                    elif self._output.json:
                         print(json.dumps(self._written.before(event), ensure_ascii=False))
         self._sum_up(progress.rate)
 
@@ -174,8 +170,8 @@ class _Terminal:
             self._print_name(event.picture)
             self._print_text(record)
             if record.objects is not None:
-                note(f"{shown}: {verdict(record)}" if self._named else verdict(record))
-        if self._json:
+                note(f"{shown}: {verdict(record)}" if self._total > 1 else verdict(record))
+        if self._output.json:
             print(record.to_json(), flush=True)
         if record.status == "error":
             say(record.error)
@@ -192,16 +188,13 @@ class _Terminal:
         from sira_cli.cli.terminal.strip import print_marked, print_words
 
         if result.choices:
-            chosen = next(choice for choice in result.choices if choice["choice"] == result.text)
-            share = chosen["probability"]
+            share = next(choice["probability"] for choice in result.choices if choice["choice"] == result.text)
             print(f"{result.text} ({share.get('contrast', share['full']):.1%})", flush=True)
         elif result.words and sys.stdout.isatty():
             print_words(result.text, result.words, legend=not self._legend_shown)
             self._legend_shown = True
-        elif result.objects:
-            print_marked(result)
         else:
-            print(result.text, flush=True)
+            print_marked(result)
 
     def _show(self, picture: Picture, piece: str) -> None:
         if not self._begun:
@@ -210,7 +203,7 @@ class _Terminal:
         self._begun = True
 
     def _print_name(self, picture: Picture) -> None:
-        if names := [picture.shown] * self._named + [self._method] * bool(self._method):
+        if names := [picture.shown] * (self._total > 1) + [self._method] * bool(self._method):
             print(", ".join(names), end=": ")
 
     def _sum_up(self, rate: float) -> None:

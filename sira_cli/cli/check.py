@@ -38,14 +38,6 @@ class CaptionOptions(groups.Group, title="Captions"):
 
 
 @dataclass(frozen=True)
-class LookOptions(groups.Group, title="Second look"):
-    """The second look at captions."""
-
-    min_support: groups.MinSupport = None
-    objects: groups.Objects = None
-
-
-@dataclass(frozen=True)
 class RecordOptions(groups.Group, title="Output"):
     """Target of records, and repetition of work."""
 
@@ -68,6 +60,7 @@ sira check captions.csv -o checks.jsonl
 sira check photos/ --min-support 0.3
 sira check photos/ --endpoint http://localhost:11434/v1 --model qwen3-vl:8b
 """,
+    "verify",
     loudness="Output",
 )
 def check(
@@ -76,7 +69,7 @@ def check(
     captions: CaptionOptions,
     model: ModelOptions,
     endpoint: str | None = option(None, _ENDPOINT, metavar="URL", rich_help_panel="Model"),
-    look: LookOptions,
+    look: groups.VerifyOptions,
     selection: groups.PathOptions,
     engine: EngineOptions,
     output: RecordOptions,

@@ -171,10 +171,11 @@ def _folder(paths: Sequence[Path], options: EvalOptions) -> Path:
             "give one benchmark's files with --images FOLDER to ask the model or --answers FILE to score answers, "
             f"or one PATH, a folder of benchmarks: got {len(paths)}"
         )
-    if given := [name for name in ("images", "answers", "shard", "details") if getattr(options, name)]:
-        raise SettingsError(
-            f"--{given[0]} is for one benchmark: name it, and give --images or --answers; or leave it out"
-        )
+    for name in ("images", "answers", "shard", "details"):
+        if getattr(options, name):
+            raise SettingsError(
+                f"--{name} is for one benchmark: name it, and give --images or --answers; or leave it out"
+            )
     if not paths[0].is_dir():
         raise SettingsError(f"{paths[0]}: is not a folder")
     return paths[0]

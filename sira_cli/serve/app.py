@@ -76,8 +76,7 @@ class Server:
         self._tokens = Counter("sira_output_tokens", "Tokens of finished texts.", registry=own)
         to_end = "Seconds from a request to the end of its answer."
         self._seconds = Histogram("sira_request_seconds", to_end, buckets=SECONDS, registry=own)
-        waiting = Gauge("sira_waiting_requests", "Requests that wait for their turn.", registry=own)
-        waiting.set_function(self._waiting)
+        Gauge("sira_waiting_requests", "Requests that wait for their turn.", registry=own).set_function(self._waiting)
         together = "Texts decoded together, counted when they begin."
         self._batches = Histogram("sira_batch_texts", together, buckets=TEXTS, registry=own)
 
@@ -92,16 +91,13 @@ class Server:
         for path in PROTOCOLS:
             app.post(path, **keyed)(self._answer)
         app.post("/api/show", **keyed)(self._show)
-        app.get("/v1/models", **keyed)(
-            lambda: {"object": "list", "data": [served.model(name) for name in served.names]}
-        )
+        app.get("/v1/models", **keyed)(lambda: {"object": "list", "data": [*map(served.model, served.names)]})
         app.get("/v1/models/{name:path}", **keyed)(served.model)
         app.get("/api/tags", **keyed)(lambda: served.tags)
         app.get("/api/ps", **keyed)(lambda: served.running)
         app.get("/api/version", **keyed)(lambda: {"version": ollama.VERSION})
-        app.get("/metrics", **keyed)(
-            lambda: PlainTextResponse(generate_latest(own), media_type="text/plain; version=0.0.4")
-        )
+        text: dict[str, Any] = {"media_type": "text/plain; version=0.0.4"}
+        app.get("/metrics", **keyed)(lambda: PlainTextResponse(generate_latest(own), **text))
         app.get("/settings", **keyed)(lambda: page_settings(lvlm))
         # The framework logs only errors handled as `Exception`.
         for kind in (HTTPException, SiraError, MemoryError, ClientDisconnect, Exception):
@@ -202,9 +198,8 @@ class Server:
         """Yield the lines of a stream. An error is its last one, and a client that leaves is counted."""
         try:
             async with aclosing(events):
-                for begin in (None, first):
-                    for line in form.lines(begin):
-                        yield line
+                for line in (*form.lines(None), *form.lines(first)):
+                    yield line
                 async for event in events:
                     for line in form.lines(event):
                         yield line
@@ -258,10 +253,8 @@ def as_request_error(error: Exception) -> RequestError:
     if isinstance(error, MemoryError | PictureMemoryError):
         message = "not enough memory now: try again later, or send a smaller picture"
         return RequestError(message, 503, code="out_of_memory")
-    if isinstance(error, PrivatePictureError):  # where a name of this network leads is not told
-        return RequestError(error.public)
-    if isinstance(error, PictureError | SettingsError):
-        return RequestError(str(error))
+    if isinstance(error, PictureError | SettingsError):  # where a name of this network leads is not told
+        return RequestError(error.public if isinstance(error, PrivatePictureError) else str(error))
     if isinstance(error, SiraError):
         return RequestError(str(error), 422, code="unprocessable")
     if isinstance(error, ClientDisconnect):
@@ -291,26 +284,22 @@ class ChatForm:
 
     def lines(self, event: Piece | Reply | RequestError | None) -> Iterator[str]:
         """Yield the server-sent events of a stream about an event; None: its begin."""
-        for part in self._parts(event):
-            chunk = part if "error" in part else self._common | {"object": "chat.completion.chunk"} | part
+        parts: list[dict[str, Any]] = []
+        if isinstance(event, Reply):
+            parts = [_delta({}, finish_reason=event.finish_reason) | {"sira": event.sira}]
+            if self._chat.stream_options.get("include_usage"):
+                parts += [{"choices": [], "usage": _usage(event)}]
+        elif event is None:
+            parts = [_delta({"role": "assistant", "content": ""}, logprobs=self._logprobs([]))]
+        elif isinstance(event, Piece):
+            parts = [_delta({"reasoning_content": event.reasoning})] if event.reasoning else []
+            if event.text or event.logprobs:
+                parts += [_delta({"content": event.text}, logprobs=self._logprobs(event.logprobs))]
+        chunks = [self._common | {"object": "chat.completion.chunk"} | part for part in parts]
+        for chunk in [event.to_json()] if isinstance(event, RequestError) else chunks:
             yield f"data: {json.dumps(chunk, ensure_ascii=False)}\n\n"
         if isinstance(event, Reply | RequestError):
             yield "data: [DONE]\n\n"
-
-    def _parts(self, event: Piece | Reply | RequestError | None) -> Iterator[dict[str, Any]]:
-        if isinstance(event, RequestError):
-            yield event.to_json()
-        elif isinstance(event, Reply):
-            yield _delta({}, finish_reason=event.finish_reason) | {"sira": event.sira}
-            if self._chat.stream_options.include_usage:
-                yield {"choices": [], "usage": _usage(event)}
-        elif event is None:
-            yield _delta({"role": "assistant", "content": ""}, logprobs=self._logprobs([]))
-        else:
-            if event.reasoning:
-                yield _delta({"reasoning_content": event.reasoning})
-            if event.text or event.logprobs:
-                yield _delta({"content": event.text}, logprobs=self._logprobs(event.logprobs))
 
     def _logprobs(self, logprobs: list[Logprob]) -> dict[str, Any] | None:
         return {"content": logprobs, "refusal": None} if self._chat.logprobs else None

@@ -72,7 +72,7 @@ def settings_of(chat: ChatRequest, lvlm: Lvlm, limits: Limits) -> tuple[Preset, 
         max_new_tokens=tokens and min(tokens, limits.tokens),
         top_k=chat.top_k and max(chat.top_k, 0),  # -1 is off like 0
         system="\n".join(message.texts() for message in chat.messages if message.role in SYSTEM) or None,
-        think=chat.thinks(),
+        think=chat.sira.think,
     ).with_values(**{name: value for name, value in given.items() if not method.owns(name)})
     if chat.seed is None and changed.generation.temperature:
         changed = changed.with_settings(seed=secrets.randbelow(2**31))  # clients that sample expect other texts
@@ -91,11 +91,7 @@ def prompt_of(chat: ChatRequest, preset: Preset) -> Prompt:
 
 
 def check_length(chat: ChatRequest, vocabulary: Vocabulary, most: int) -> None:
-    """Check first that the text of a request is not too long: a pass takes time quadratic in its length.
-
-    Messages and settings (`role`) are counted in pieces, up to the limit: this overcounts at borders of pieces, and
-    leaves out the tokens of pictures and template.
-    """
+    """Check that the text of a request is not too long, in pieces and without pictures, before a pass takes long."""
     count = 0
     settings = [value for value in chat.sira.settings.values() if isinstance(value, str)]
     for text in [message.texts() for message in chat.messages] + settings:
@@ -108,11 +104,11 @@ def check_length(chat: ChatRequest, vocabulary: Vocabulary, most: int) -> None:
 def too_long(how: str, most: int) -> RequestError:
     """Return the error for a prompt that is too long."""
     message = f"messages: the prompt {how}; this server takes {most:,}, with its pictures. Shorten it"
-    return RequestError(message, 413, param="messages", code="context_length_exceeded")
+    return _too_large(message, "context_length_exceeded")
 
 
-def _too_large(message: str) -> RequestError:
-    return RequestError(message, 413, param="messages", code="too_large")
+def _too_large(message: str, code: str = "too_large") -> RequestError:
+    return RequestError(message, 413, param="messages", code=code)
 
 
 @dataclass(frozen=True)
@@ -157,9 +153,8 @@ def picture_data(url: str, most_bytes: int, *, allow_urls: bool = False) -> byte
     head, comma, coded = url.partition(",")
     head, coded = head.strip().lower(), "".join(coded.split())  # MIME, and the command base64, break lines
     if not head.startswith("data:") or not comma or not head.endswith(";base64"):
-        message = "This server opens no files, and fetches URLs only if it was started with `allow_urls=`"
-        got = f"image_url: expected data:image/...;base64,...; got {url[:40]!r}"
-        raise RequestError(f"{got}. {message}", param="messages")
+        expected = f"image_url: expected data:image/...;base64,...; got {url[:40]!r}. This server opens no files, and "
+        raise RequestError(f"{expected}fetches URLs only if it was started with `allow_urls=`", param="messages")
     try:
         return base64.b64decode(coded + "=" * (-len(coded) % 4), validate=True)
     except ValueError as error:
@@ -193,21 +188,14 @@ Event = Piece | Reply | Exception
 
 @dataclass(eq=False)
 class Job:
-    """A request, and its text as it grows.
-
-    Attributes:
-        task: what is asked, with every setting in force, but for the prompt.
-        report: called with each `Piece`, then with a `Reply` or an error, in the decoding thread.
-        gone: set when the client no longer waits for the answer.
-        key: jobs with one key can be decoded together.
-    """
+    """A request, and its text as it grows. Jobs with one `key` can be decoded together."""
 
     chat: ChatRequest
-    task: PictureTask
+    task: PictureTask  # with every setting in force, but for the prompt
     prompt: Prompt
     pictures: Pictures
-    report: Callable[[Event], None]
-    gone: bool = False
+    report: Callable[[Event], None]  # called with each `Piece`, then with a `Reply` or an error, in the decoding thread
+    gone: bool = False  # set when the client no longer waits for the answer
     _sent: int = 0  # characters of the text, by pieces
     _sent_reasoning: int = 0
     _sent_logprobs: int = 0
@@ -252,10 +240,8 @@ class Job:
             self._sent_logprobs, self._sent_bytes = len(self._logprobs), 0
         text = self._until_stop(parsed.text)
         longest = max(map(len, self.chat.stop), default=1) - 1
-        certain = text
-        if not self.done and longest:
-            # The rest may be the beginning of a stop; and before a stop, white space is not part of the text.
-            certain = text[: max(0, len(text) - longest)].rstrip()
+        # The rest may be the beginning of a stop; and before a stop, white space is not part of the text.
+        certain = text if self.done or not longest else text[: max(0, len(text) - longest)].rstrip()
         if len(certain) > self._sent or len(parsed.reasoning) > self._sent_reasoning:
             self._send(text[: max(len(certain), self._sent)], parsed.reasoning)
 
@@ -286,10 +272,7 @@ class Job:
             self.report(piece)
 
     def _new_logprobs(self, text: str, last: bool) -> list[Logprob]:
-        """Return the log-probabilities of tokens that make up the text: joined, they are the text.
-
-        White space before it, and text after a stop string, is left out.
-        """
+        """Return the log-probabilities of tokens that, joined, are the text: without white space before it."""
         unsent = self._logprobs[self._sent_logprobs :]
         if not unsent or (parsed := self._parsed()).cuts:  # tokens of a thought are among them
             return []

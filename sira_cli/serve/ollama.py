@@ -85,21 +85,13 @@ class OllamaChat(Options):
 
     def chat(self) -> ChatRequest:
         """Return the request as a chat."""
-        options = {name: self.options.get(own) for name, own in OPTIONS.items()}
-        if isinstance(most := options["max_tokens"], int):
-            options["max_tokens"] = max(most, -1) or None
-        chat = {
-            **options,
-            "model": short_name(self.model),
-            "messages": [message.chat() for message in self.turns()],
-            "stream": self.stream,
-            "chat_template_kwargs": {"thinking": self.think},
-            "tools": self.tools,
-            "response_format": None if self.format is None else {"type": "json_schema", "schema": self.format},
-            "logprobs": self.logprobs,
-            "top_logprobs": self.top_logprobs,
-            "sira": self.sira,
-        }
+        chat: dict[str, Any] = {name: self.options.get(own) for name, own in OPTIONS.items()}
+        if isinstance(most := chat["max_tokens"], int):
+            chat["max_tokens"] = max(most, -1) or None
+        chat |= {name: getattr(self, name) for name in ("stream", "tools", "logprobs", "top_logprobs", "sira")}
+        chat |= {"model": short_name(self.model), "messages": [message.chat() for message in self.turns()]}
+        chat["chat_template_kwargs"] = {"thinking": self.think}
+        chat["response_format"] = None if self.format is None else {"type": "json_schema", "schema": self.format}
         return ChatRequest.read(chat)
 
     def loaded(self) -> dict[str, Any]:
@@ -120,11 +112,9 @@ class OllamaChat(Options):
         elif isinstance(event, Reply):
             parts = [self._line("") | self._end(event)]
         elif event is not None:
-            parts += [self._line("", event.reasoning)] if event.reasoning else []
-            parts += [self._line(event.text, None, event.logprobs)] if event.text else []
-            parts = [part | {"done": False} for part in parts]
-        for part in parts:
-            yield json.dumps(part, ensure_ascii=False) + "\n"
+            parts += [self._line("", event.reasoning) | {"done": False}] if event.reasoning else []
+            parts += [self._line(event.text, None, event.logprobs) | {"done": False}] if event.text else []
+        yield from (json.dumps(part, ensure_ascii=False) + "\n" for part in parts)
 
     def _line(self, text: str, thought: str | None = None, logprobs: list[Logprob] | None = None) -> dict[str, Any]:
         now = datetime.now(UTC).isoformat(timespec="microseconds").replace("+00:00", "Z")
@@ -134,17 +124,11 @@ class OllamaChat(Options):
     def _end(self, reply: Reply) -> dict[str, Any]:
         """Return the keys at the end: times in nanoseconds; `load_duration` is the time without decoding."""
         total, decoding = time.monotonic_ns() - self._began, round(reply.sira["decoding_seconds"] * 10**9)
-        return {
-            "done": True,
-            "done_reason": reply.finish_reason,
-            "total_duration": total,
-            "load_duration": max(total - decoding, 0),
-            "prompt_eval_count": reply.answer.prompt_tokens,
-            "prompt_eval_duration": 0,  # the prompt's pass is part of `eval_duration`
-            "eval_count": reply.answer.output_tokens,
-            "eval_duration": decoding,
-            "sira": reply.sira,
-        }
+        # The prompt's pass is part of `eval_duration`.
+        times = {"total_duration": total, "load_duration": max(total - decoding, 0), "prompt_eval_duration": 0}
+        counts = {"prompt_eval_count": reply.answer.prompt_tokens, "eval_count": reply.answer.output_tokens}
+        end = {"done": True, "done_reason": reply.finish_reason, "eval_duration": decoding, "sira": reply.sira}
+        return end | times | counts
 
 
 class OllamaGenerate(OllamaChat):
@@ -196,43 +180,26 @@ class ServedModel:
     """The names of a server's model, and its description in the words of OpenAI's and Ollama's protocols."""
 
     def __init__(self, lvlm: Lvlm, context: int) -> None:
-        """Describe a loaded model."""
         model, began = lvlm.model, datetime.now(UTC)
-        family, parameters, size = model.config.model_type, model.num_parameters(), model.get_memory_footprint()
+        family, count = model.config.model_type, model.num_parameters()
         self.names = [name for name in (lvlm.preset.name, lvlm.preset.model) if name]
         self._created, modified = int(began.timestamp()), began.isoformat().replace("+00:00", "Z")
-        billions = parameters / 10**9
-        details = {
-            "parent_model": "",
-            "format": "safetensors",
-            "family": family,
-            "families": [family],
-            "parameter_size": f"{billions:.1f}B" if billions >= 1 else f"{1000 * billions:.2f}M",
-            "quantization_level": lvlm.quantization or LEVELS[str(model.dtype).removeprefix("torch.")],
-        }
+        details = {"parent_model": "", "format": "safetensors", "family": family, "families": [family]}
+        details["parameter_size"] = f"{count / 10**9:.1f}B" if count >= 10**9 else f"{count / 10**6:.2f}M"
+        details["quantization_level"] = lvlm.quantization or LEVELS[str(model.dtype).removeprefix("torch.")]
+        size = model.get_memory_footprint()
         digest = hash_of(model=lvlm.preset.model, revision=lvlm.revision, quantization=lvlm.quantization)
-        common = {"size": size, "digest": digest, "details": details}
 
         def listed(**more: Any) -> dict[str, Any]:
-            return {
-                "models": [
-                    {"name": f"{each}:latest", "model": f"{each}:latest", **common, **more} for each in self.names
-                ]
-            }
+            common = {"size": size, "digest": digest, "details": details, **more}
+            return {"models": [{"name": name, "model": name, **common} for name in map("{}:latest".format, self.names)]}
 
         self.tags = listed(modified_at=modified)
         self.running = listed(expires_at="9999-12-31T23:59:59Z", size_vram=size, context_length=context)
-        self._shown = {
-            **dict.fromkeys(("modelfile", "parameters", "template"), ""),
-            "details": details,
-            "model_info": {
-                "general.architecture": family,
-                "general.parameter_count": parameters,
-                f"{family}.context_length": context,
-            },
-            "capabilities": ["completion", "vision"],
-            "modified_at": modified,
-        }
+        facts = {"general.architecture": family, "general.parameter_count": count, f"{family}.context_length": context}
+        self._shown: dict[str, Any] = dict.fromkeys(("modelfile", "parameters", "template"), "")
+        self._shown |= {"details": details, "model_info": facts, "capabilities": ["completion", "vision"]}
+        self._shown["modified_at"] = modified
 
     def check(self, name: str | None) -> None:
         """Check that a name, if one is given, is the model's."""

@@ -56,24 +56,23 @@ _JOINED = {"anyOf", "oneOf", "$ref", "if", "patternProperties", "unevaluatedProp
 class RequestError(SiraError):
     """A request cannot be answered: HTTP's `status`, the wrong `param` if it can be named, a `code` for programs."""
 
-    def __init__(
-        self, message: str, status: int = 400, *, param: str | None = None, code: str = "invalid_value"
-    ) -> None:
+    def __init__(self, message: str, status: int = 400, *, param: str = "", code: str = "invalid_value") -> None:
         super().__init__(message)
         self.status, self.param, self.code = status, param, code
 
     def to_json(self) -> dict[str, Any]:
         """Return the error in the form that OpenAI's clients expect."""
         kind = "invalid_request_error" if self.status < 500 and self.status != 429 else "server_error"
-        return {"error": {"message": for_clients(str(self)), "type": kind, "param": self.param, "code": self.code}}
+        return {
+            "error": {"message": for_clients(str(self)), "type": kind, "param": self.param or None, "code": self.code}
+        }
 
 
 def for_clients(message: str) -> str:
     """Replace the library's parameters in a message, `name=`, by keys of a request or options of `sira serve`."""
 
     def key_or_option(match: re.Match[str]) -> str:
-        name = match[1]
-        if name == "schema":
+        if (name := match[1]) == "schema":
             return "response_format"
         if name in SiraOptions.model_fields or any(name in method.all_settings() for method in METHODS.values()):
             return f"sira.{name}"
@@ -124,7 +123,7 @@ class Options(BaseModel):
             for pattern, words in _REASONS.items():
                 reason = re.sub(pattern, words, reason)
             message = f"{place}: {reason}" if place else f"the body is no JSON object: {reason}"
-            raise RequestError(message, param=place or None) from None
+            raise RequestError(message, param=place) from None
 
 
 class ImageUrl(BaseModel):
@@ -167,10 +166,6 @@ class Message(Options):
         """Return its text; one line per part."""
         return "\n".join(part.text for part in self.content if part.text and not part.url)
 
-    def pictures(self) -> list[str]:
-        """Return the locations of its pictures."""
-        return [part.url for part in self.content if part.url]
-
     def turn(self) -> Turn:
         """Return it as a turn of user or assistant."""
         parts = tuple(None if part.url else part.text for part in self.content if part.url or part.text)
@@ -196,19 +191,6 @@ class SiraOptions(Options):
     def settings(self) -> dict[str, Any]:
         """The settings of the method."""
         return self.model_extra or {}
-
-
-class StreamOptions(Options):
-    """Options of a stream."""
-
-    include_usage: bool = False
-
-
-class TemplateOptions(Options):
-    """Arguments that other servers pass to the chat template: whether the model reasons before it answers."""
-
-    enable_thinking: bool | None = None
-    thinking: bool | None = None
 
 
 class NamedSchema(BaseModel):
@@ -291,24 +273,26 @@ class ChatRequest(Options):
     response_format: ResponseFormat = ResponseFormat(type="text")
     n: int = 1
     stream: bool = False
-    stream_options: StreamOptions = StreamOptions()
+    stream_options: dict[str, Any] = {}
     logprobs: bool = False
     top_logprobs: int = Field(default=0, ge=0, le=MOST_TOP_LOGPROBS)
-    chat_template_kwargs: TemplateOptions = TemplateOptions()
     sira: SiraOptions = SiraOptions()
 
     @model_validator(mode="before")
     @classmethod
-    def _with_guided_json(cls, given: Any) -> Any:
-        """Take the schema that clients of vLLM give, `guided_json` or `structured_outputs: {"json": ...}`."""
-        if not isinstance(given, dict) or given.get("response_format"):
+    def _from_clients_of_vllm(cls, given: Any) -> Any:
+        """Take the schema of `guided_json` or `structured_outputs`, and whether to reason of `chat_template_kwargs`."""
+        if not isinstance(given, dict):
             return given
+        template, sira = given.get("chat_template_kwargs"), given.get("sira") or {}
+        if isinstance(template, dict) and isinstance(sira, dict) and sira.get("think") is None:
+            given = {**given, "sira": {**sira, "think": template.get("enable_thinking", template.get("thinking"))}}
         outputs = given.get("structured_outputs")
         schema = outputs.get("json") if isinstance(outputs, dict) else given.get("guided_json")
         if isinstance(schema, str):
             with suppress(ValueError):
                 schema = json.loads(schema)
-        if schema is None:
+        if schema is None or given.get("response_format"):
             return given
         return {**given, "response_format": {"type": "json_schema", "json_schema": {"schema": schema}}}
 
@@ -337,11 +321,6 @@ class ChatRequest(Options):
                 raise RequestError(f"{param}: {reason}", param=param)
         return self
 
-    def thinks(self) -> bool | None:
-        """Return whether the model is to reason; None: the server's default."""
-        given = (self.sira.think, self.chat_template_kwargs.enable_thinking, self.chat_template_kwargs.thinking)
-        return next((each for each in given if each is not None), None)
-
     def turns(self) -> list[Turn]:
         """Return the turns of user and assistant about pictures."""
         self.pictures()
@@ -354,11 +333,11 @@ class ChatRequest(Options):
 
     def pictures(self) -> list[str]:
         """Return the locations of the pictures, in order."""
-        found = [(message.role, url) for message in self.messages for url in message.pictures()]
-        others = [role for role, _ in found if role != "user"]
-        if not found or others:
-            none = "got none. SIRA is about what a picture supports: a request without one has no answer"
-            wrong = f"got one in a message of role {others[0]}" if found else none
+        found = [(message.role, url) for message in self.messages for part in message.content if (url := part.url)]
+        wrong = next((f"got one in a message of role {role}" for role, _ in found if role != "user"), "")
+        if not found:
+            wrong = "got none. SIRA is about what a picture supports: a request without one has no answer"
+        if wrong:
             expected = "messages: expected a part of type image_url in a message of the user"
             raise RequestError(f"{expected}; {wrong}", param="messages")
         return [url for _, url in found]

@@ -35,7 +35,6 @@ class Queue:
     """A loaded model and the requests that wait for it; `on_batch` is called with the size of each batch."""
 
     def __init__(self, lvlm: Lvlm, batch_size: int, limits: Limits, on_batch: Callable[[int], None]) -> None:
-        """Begin to wait for requests."""
         self._lvlm, self._batch_size, self._limits, self._on_batch = lvlm, batch_size, limits, on_batch
         self._prepared: Cache[tuple[Lvlm, PictureTask]] = Cache(PREPARED)
         self._waiting: list[Job] = []
@@ -129,8 +128,7 @@ class Queue:
         started = time.perf_counter()
         for job in jobs:
             job.begin(lvlm)
-        rows = [(job.task.preset.generation.seed, job.pictures.sha256, str(job.prompt)) for job in jobs]
-        seeds = [derived_seed(*row) for row in rows]
+        seeds = [derived_seed(job.task.preset.generation.seed, job.pictures.sha256, str(job.prompt)) for job in jobs]
         if guides(task):
             answers = task.decoded(lvlm, images, inputs, seeds)
         else:

@@ -32,8 +32,8 @@ if TYPE_CHECKING:
 def with_options(examples: str, *without: str, loudness: str = "Options") -> Callable[..., Callable[..., Any]]:
     """Make a command, whose help ends with examples, of a function.
 
-    It takes the function's own options and arguments, then those of each group among its parameters, but for the groups
-    inside groups that are named in `without`, and last -q and -v, in the group `loudness` (empty: neither).
+    It takes the function's own options and arguments, then those of each group among its parameters, but for what is
+    named in `without`, and last -q and -v, in the group `loudness` (empty: neither).
     """
 
     def decorate(command: Callable[..., Any]) -> Callable[..., Any]:
@@ -62,9 +62,9 @@ def with_options(examples: str, *without: str, loudness: str = "Options") -> Cal
 
 def _parameters(group: Any, without: Sequence[str]) -> Iterator[inspect.Parameter]:
     hints = get_type_hints(group, include_extras=True)
-    for each in fields(group):
+    for each in (each for each in fields(group) if each.name not in without):
         if is_dataclass(hint := hints[each.name]):
-            yield from () if each.name in without else _parameters(hint, without)
+            yield from _parameters(hint, without)
         else:
             default = each if each.metadata else each.default
             yield _parameter(each.name, hint, default, group.title)

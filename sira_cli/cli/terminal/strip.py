@@ -47,7 +47,7 @@ def print_words(text: str, words: list[dict[str, Any]], *, legend: bool = True) 
 
 def print_marked(result: Result) -> None:
     """Print a text; on a terminal, unsupported words are coloured by doubt, and in brackets."""
-    if not sys.stdout.isatty():
+    if not sys.stdout.isatty() or not result.objects:
         print(result.text, flush=True)
         return
     parts = [
