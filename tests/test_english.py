@@ -6,7 +6,6 @@ import functools
 import io
 import re
 import tokenize
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -33,17 +32,12 @@ _ATTRIBUTE = re.compile(r"\s*(behind|anew|beside): ")  # in a docstring: the nam
 @functools.cache
 def lines(path: Path) -> list[tuple[int, str]]:
     """Number and text of each line of a page; of a module, those of its strings and comments."""
-    return list(_lines(path))
-
-
-def _lines(path: Path) -> Iterator[tuple[int, str]]:
     text = path.read_text(encoding="utf-8")
     if path.suffix == ".md":
-        yield from enumerate(text.splitlines(), 1)
-        return
-    for token in tokenize.generate_tokens(io.StringIO(text).readline):
-        if token.type == tokenize.COMMENT or "STRING" in tokenize.tok_name[token.type]:
-            yield from enumerate(token.string.splitlines(), token.start[0])
+        return list(enumerate(text.splitlines(), 1))
+    tokens = tokenize.generate_tokens(io.StringIO(text).readline)
+    shown = [each for each in tokens if each.type == tokenize.COMMENT or "STRING" in tokenize.tok_name[each.type]]
+    return [line for token in shown for line in enumerate(token.string.splitlines(), token.start[0])]
 
 
 @pytest.mark.parametrize("pattern", PLAINER)
@@ -55,9 +49,3 @@ def test_plainer_words_are_used(pattern: str):
             if re.search(pattern, line) and not _ATTRIBUTE.match(line) and not any(words in line for words in ALLOWED):
                 found.append(f"{path.relative_to(ROOT)}:{number}: {line.strip()[:80]}")
     assert not found, f"write {PLAINER[pattern]}:\n" + "\n".join(found)
-
-
-def test_a_module_s_names_are_not_its_english(tmp_path):
-    path = tmp_path / "x.py"
-    path.write_text('behind = 1  # put behind\n"""Put\nbeside."""\n')
-    assert list(lines(path)) == [(1, "# put behind"), (2, '"""Put'), (3, 'beside."""')]

@@ -16,13 +16,10 @@ from pathlib import Path
 import pytest
 
 import sira_cli
-from sira_cli import DataError, PictureError, SettingsError, SiraError, errors, load
-from sira_cli.analysis.trace.read import BadTraceError, read_traces
-from sira_cli.eval.pope import Pope
+from sira_cli import DataError, PictureError, SettingsError, SiraError, errors
+from sira_cli.analysis.trace.read import BadTraceError
 from sira_cli.methods import find
-from sira_cli.models.presets import read as read_preset
 from sira_cli.models.presets import resolve
-from sira_cli.run.ledger import Ledger
 from sira_cli.run.task import Caption
 
 
@@ -35,23 +32,6 @@ def test_all_errors_are_public_and_of_one_family():
         assert not issubclass(other, one)
     assert issubclass(DataError, ValueError)
     assert issubclass(BadTraceError, DataError)
-
-
-@pytest.mark.parametrize(
-    ("kind", "make"),
-    [
-        (DataError, lambda path: Pope([path])),
-        (DataError, lambda path: Ledger(path)),
-        (BadTraceError, lambda path: read_traces(path)),
-        (SettingsError, lambda path: read_preset(path)),
-        (PictureError, lambda path: load("demo", offline=True).caption(path)),
-    ],
-)
-def test_the_same_bad_file_is_called_what_it_was_taken_for(kind, make, tmp_path):
-    path = tmp_path / "bad.jsonl"
-    path.write_text('{"neither": "fish nor fowl"}\n')
-    with pytest.raises(kind, match=r"bad\.jsonl"):
-        make(path)
 
 
 def test_exit_codes(sira, tmp_path):
