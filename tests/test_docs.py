@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import re
+import shlex
 import subprocess
 import sys
 import zipfile
 from pathlib import Path
 
 import pytest
+import typer
 
 from sira_cli.analysis.bench import shape_names
+from sira_cli.cli import app
 from sira_cli.models import presets
 from sira_cli.models.presets import SHIPPED_CALIBRATIONS
 
@@ -51,6 +54,17 @@ def test_links_lead_somewhere(page):
             if line.startswith("#")
         }
         assert not heading or heading in headings, target
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_the_commands_are_understood(page):
+    """Each `sira` of a code block is parsed, and not run."""
+    for words in re.findall(r"(?:^|&& |from \. )(sira [^#&>\n]+)", "".join(blocks("", page)), re.MULTILINE):
+        command, context, rest = typer.main.get_command(app), None, shlex.split(words)
+        while rest and "..." not in rest:
+            context = command.make_context(rest[0], rest[1:], parent=context)
+            rest = [*context._protected_args, *context.args]
+            command = command.commands[rest[0]] if rest else command
 
 
 def test_every_page_is_in_the_manual():
