@@ -197,6 +197,13 @@ def ledger_table() -> str:
     return _narrow(ledger.table(_record("ledger")))
 
 
+def second_look_cost() -> str:
+    """Return the cost of a second look in a folder, compared with the captions alone."""
+    seconds = _record("cpu-demo-captions")["seconds"][str(speed.BATCH)]
+    ratio = seconds["greedy + flag"] / seconds["greedy"]
+    return f"A folder takes {ratio:.2f} times as long with `--verify flag` and `-b {speed.BATCH}` (`tools.speed`)."
+
+
 def _table(rows: list[list[str]]) -> str:
     return _narrow(markdown(rows))
 
