@@ -19,7 +19,6 @@ from sira_cli.errors import ModelNotFoundError
 from sira_cli.models import presets
 from sira_cli.models.hub import REACHABLE, find_checkpoint, hub_state
 from sira_cli.models.placement import pick_device
-from sira_cli.models.preset import Preset
 from sira_cli.models.sizes import Memory, downwards, memory_for_models, needed
 from sira_cli.pictures.opening import endings
 from sira_cli.run.records import Report
@@ -65,7 +64,6 @@ class Examination(Report):
     pictures: dict[str, bool]  # by kind of file, whether it is read
     hub: str  # `reachable`, `offline mode`, or the reason why it cannot be reached
     fits: tuple[PresetFit, ...]  # shipped presets, the smallest first
-    unknown: tuple[str, ...]  # shipped presets of unknown size
     recommended: str | None  # the preset to begin with; None: only drawn scenes can be captioned
     command: str  # to type next
 
@@ -89,12 +87,10 @@ class Examination(Report):
         yield ""
         rows = [["preset", "memory", "fits", "", ""]]
         for fit in self.fits:
-            fetched = "downloaded" if fit.downloaded else ""
             recommended = f"recommended: {self.command}" if fit.preset == self.recommended else ""
-            rows.append([fit.preset, _gb(fit.needed), "yes" if fit.fits else "no", fetched, recommended])
+            marks = "yes" if fit.fits else "no", "downloaded" if fit.downloaded else "", recommended
+            rows.append([fit.preset, _gb(fit.needed), *marks])
         yield from _aligned(rows)
-        if self.unknown:
-            yield f"size not known: {', '.join(self.unknown)}"
         yield ""
         yield f"next: {self.command}" + " (drawn scenes only)" * (self.recommended is None)
 
@@ -103,13 +99,14 @@ def examine() -> Examination:
     """Examine this machine, and look whether the hub can be reached."""
     device, hub = pick_device("auto"), hub_state()
     memory = memory_for_models(device)
-    shipped = [presets.read(path) for path in sorted(presets.SHIPPED.glob("*.yaml"))]
-    sizes = {preset.name: (preset, needed(preset)) for preset in shipped if preset.model != presets.BUNDLED}
-    fits = [
-        PresetFit(name, size, size <= memory.usable, _is_downloaded(preset))
-        for name, (preset, size) in sizes.items()
-        if size is not None
-    ]
+    fits = []
+    for preset in presets.shipped():
+        if (size := needed(preset)) is not None:
+            try:
+                downloaded = bool(find_checkpoint(preset, offline=True))
+            except ModelNotFoundError:
+                downloaded = False
+            fits.append(PresetFit(preset.name, size, size <= memory.usable, downloaded))
     recommended = recommend(fits, hub)
     named = "" if recommended == presets.DEFAULT else f" -p {recommended}"
     tested = selfcheck.is_tested(transformers.__version__)
@@ -123,7 +120,6 @@ def examine() -> Examination:
         pictures={kind: ending in endings() for kind, ending in KINDS.items()},
         hub=hub,
         fits=tuple(sorted(fits, key=lambda fit: (fit.needed, fit.preset))),
-        unknown=tuple(name for name, (_, size) in sizes.items() if size is None),
         recommended=recommended,
         command="sira demo" if recommended is None else f"sira caption photo.jpg{named}",
     )
@@ -138,22 +134,20 @@ def recommend(fits: Sequence[PresetFit], hub: str) -> str | None:
 
 def vllm_state() -> str:
     """Return whether vLLM is installed, and whether its version is one that the plug-in is for."""
-    for name in VLLM:
-        if (version := _version(name)) is not None:
-            fits = SpecifierSet(VLLM_FITS).contains(version, prereleases=True)
-            return f"{version}: " + ("fits" if fits else f"does not fit: expected {VLLM_FITS}")
-    return "not installed"
+    version = next(filter(None, map(_version, VLLM)), None)
+    if version is None:
+        return "not installed"
+    fits = SpecifierSet(VLLM_FITS).contains(version, prereleases=True)
+    return f"{version}: " + ("fits" if fits else f"does not fit: expected {VLLM_FITS}")
 
 
 def extras() -> dict[str, list[str]]:
     """Return the extras but `dev`, each with its missing packages; none if `sira` is not an installed package."""
-    try:
-        stated = importlib.metadata.requires(DISTRIBUTION) or []
-    except importlib.metadata.PackageNotFoundError:
+    if _version(DISTRIBUTION) is None:
         return {}
     names = importlib.metadata.metadata(DISTRIBUTION).get_all("Provides-Extra") or []
     missing: dict[str, list[str]] = {name: [] for name in sorted(names) if name != "dev"}
-    for requirement in map(Requirement, stated):
+    for requirement in map(Requirement, importlib.metadata.requires(DISTRIBUTION) or []):
         version, marker = _version(requirement.name), requirement.marker
         if marker is not None and not (version and requirement.specifier.contains(version, prereleases=True)):
             for name in missing:
@@ -167,14 +161,6 @@ def _version(package: str) -> str | None:
         return importlib.metadata.version(package)
     except importlib.metadata.PackageNotFoundError:
         return None
-
-
-def _is_downloaded(preset: Preset) -> bool:
-    try:
-        find_checkpoint(preset, offline=True)
-    except ModelNotFoundError:
-        return False
-    return True
 
 
 def _aligned(rows: Sequence[Sequence[str]]) -> Iterator[str]:

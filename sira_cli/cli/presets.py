@@ -54,15 +54,14 @@ def list_presets() -> None:
 
 
 def shown_sizes(preset: Preset) -> tuple[str, str]:
-    """Return the download and the memory needed; without a known size, that of the files and 15 %."""
+    """Return the download and the memory needed, as far as known."""
     from sira_cli.models.presets import BUNDLED
-    from sira_cli.models.sizes import size_of
+    from sira_cli.models.sizes import needed
 
     if preset.download_gb is None:
         return ("none", "") if preset.model == BUNDLED else ("", "")
-    size = size_of(preset)
-    memory = 1.15e9 * preset.download_gb if size is None else size.needed(preset.generation.max_new_tokens, 2)
-    return f"{preset.download_gb:.1f} GB", f"{math.ceil(memory / 1e9)} GB"
+    memory = needed(preset)
+    return f"{preset.download_gb:.1f} GB", "" if memory is None else f"{math.ceil(memory / 1e9)} GB"
 
 
 @with_options("sira presets show llava-1.5-7b\nsira presets show mine.yaml --all", loudness="")

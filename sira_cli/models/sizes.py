@@ -91,10 +91,13 @@ def memory_for_models(device: str) -> Memory:
 
 
 def needed(preset: Preset) -> int | None:
-    """Return the bytes that one picture at a time takes in 16 bits, with the caches of SIRA."""
+    """Return the bytes that one picture at a time takes in 16 bits, with the caches of SIRA; None: not known.
+
+    For a model without a known shape, that is its files and 15 %.
+    """
     size, quantization = size_of(preset), preset.load.quantization
     if size is None:
-        return None
+        return None if quantization or not preset.download_gb else int(1.15e9 * preset.download_gb)
     itemsize = 4 if preset.load.dtype == "float32" else 2
     in_layers = None if quantization is None else BYTES[quantization]
     return size.needed(preset.generation.max_new_tokens, itemsize, in_layers)

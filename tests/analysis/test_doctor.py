@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from contextlib import nullcontext
-from dataclasses import replace
 from types import SimpleNamespace
 
 import psutil
@@ -17,11 +16,10 @@ from sira_cli.analysis.doctor import PresetFit, extras, recommend, vllm_state
 from sira_cli.cli.terminal.console import announce
 from sira_cli.errors import SettingsError
 from sira_cli.models import hub, presets
-from sira_cli.models.sizes import check_default_fits, needed, size_of
+from sira_cli.models.sizes import check_default_fits, size_of
 from sira_cli.run import run
 from tests.support import layouts
 from tools import sizes
-from tools.docs import bench_report
 
 GB = 10**9
 KNOWN = sorted(name for name in presets.available() if size_of(presets.find(name)))
@@ -52,14 +50,6 @@ def test_numbers_of_a_model_that_runs():
     (row,) = report.rows
     assert row.cache_bytes == 4 * size.column * (row.prompt_tokens + 8 - 1)
     assert (size.k_share, size.weights > size.layers) == (round(7 / lvlm.layers, 3), True)
-
-
-def test_the_computed_memory_is_that_of_a_recorded_run():
-    """Of 3.75 billion random weights in bfloat16, on another machine: its process took 8.24 GB at most."""
-    row = bench_report("cpu-qwen2.5-vl-3b").rows[1]
-    size = replace(size_of(presets.find("qwen2.5-vl-3b")), image_tokens=row.image_tokens, patches=4 * row.image_tokens)
-    assert size.needed(128, 2) == pytest.approx(row.peak_bytes, rel=0.03)
-    assert size.cache_bytes(128, 2) == pytest.approx(row.cache_bytes, rel=0.05)  # its prompt has 23 words, not 40
 
 
 @pytest.fixture
@@ -133,7 +123,7 @@ def test_the_command_examines_this_machine(sira, memory, monkeypatch):
     assert (found["command"], found["recommended"]) == ("sira demo", None)
     assert {"JPEG", "PNG", "HEIC"} < found["pictures"].keys()
     assert found["pictures"]["JPEG"] is True
-    assert {each["preset"] for each in found["fits"]} | {*found["unknown"]} == {*presets.available()} - {"demo"}
+    assert {each["preset"] for each in found["fits"]} == {*presets.available()} - {"demo", "molmo2-8b"}
     memory(16 * GB)
     code, text, _ = sira("doctor")
     lines = [line.split() for line in text.splitlines()]
