@@ -1,24 +1,18 @@
-"""Two files of records about the same pictures: their differences, per picture and in total.
-
-comparison = compare("captions-greedy.jsonl", "captions-sira.jsonl")
-print(comparison.equal, "of", comparison.both, "texts are equal")
-for pair in comparison.changed:
-    print(pair.name, pair.marked())
-"""
+"""Two files of records about the same pictures: their differences, per picture and in total."""
 
 from __future__ import annotations
 
 import re
-from array import array
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 from difflib import SequenceMatcher
 from pathlib import Path
-from statistics import fmean
 from typing import Any, NamedTuple
 
-from sira_cli.analysis.record_file import Record, RecordFile, name_of
+import numpy as np
+
+from sira_cli.analysis.record_file import Numbers, Record, RecordFile, name_of
 from sira_cli.run.records import configuration_of, flat
 
 # A word or a mark with the white space before it; Chinese and Japanese characters stand alone.
@@ -81,14 +75,13 @@ class Comparison:
     Attributes:
         files: both.
         settings: settings that differ, with both values; nested ones by name, such as `verify.mode`.
-        both: number of pictures that both have.
-        equal: number of pictures with the same text in both.
+        both, equal: number of pictures that both have, and of those with the same text.
         figures: means over the pictures that have a text in both; empty without any.
         finish_reasons: of the pictures that both have.
         words: words in only one text of a picture: the number of such texts in the first file, and in the second.
             Words with the largest difference come first.
         only_a, only_b: names of the pictures that one of them has.
-        places: of the records of pictures whose texts differ, in the order of the first file.
+        places: `[N, 2]` of the records of pictures whose texts differ, in the order of the first file.
     """
 
     files: tuple[RecordFile, RecordFile]
@@ -100,7 +93,7 @@ class Comparison:
     words: dict[str, tuple[int, int]]
     only_a: list[str]
     only_b: list[str]
-    places: list[tuple[int, int]]
+    places: Numbers
 
     @property
     def changed(self) -> Iterator[Pair]:
@@ -115,67 +108,53 @@ class Comparison:
             changed.append({"file_name": pair.name, **texts, "marked": pair.marked()})
         return {
             "schema": "sira.compare/1",
-            "a": str(self.files[0].path),
-            "b": str(self.files[1].path),
+            **dict(zip("ab", (str(file.path) for file in self.files), strict=True)),
             "settings": self.settings,
             "pictures": {"both": self.both, "only_a": self.only_a, "only_b": self.only_b},
-            "equal": self.equal,
-            "figures": self.figures,
-            "finish_reasons": self.finish_reasons,
-            "words": self.words,
+            **{name: getattr(self, name) for name in ("equal", "figures", "finish_reasons", "words")},
             "changed": changed,
         }
 
 
 def compare(a: str | Path, b: str | Path) -> Comparison:
-    """Compare two files of records.
-
-    Pictures are paired by name, or, if that pairs more, by path (files in different folders) or by content (moved
-    pictures).
+    """Compare two files of records, whose pictures are paired by name, or, if that pairs more, by content.
 
     Raises:
         DataError: one file is not a file of records, or they have no picture in common.
     """
     first, second = files = RecordFile(Path(a)), RecordFile(Path(b))
-    paired, rest = first.paired(second)
-    both = 0
-    places, gone, new, reasons = (
-        list[tuple[int, int]](),
-        Counter[str](),
-        Counter[str](),
-        (Counter[str](), Counter[str]()),
-    )
-    sizes = {title: (array("d"), array("d")) for title in _FIGURES.values()}  # of a million pictures, perhaps
-    for start, partner in paired:
-        if partner is None:
-            continue
-        both += 1
+    pairs, rest = first.paired(second)
+    shared = pairs[pairs[:, 1] >= 0]
+    differ = np.zeros(len(shared), dtype=bool)
+    gone, new, reasons = Counter[str](), Counter[str](), (Counter[str](), Counter[str]())
+    sums, texts = {title: [0.0, 0.0] for title in _FIGURES.values()}, 0
+    for number, (start, partner) in enumerate(shared):
         pair = Pair(first[start], second[partner])
+        texts += pair.ok
         for side, record in enumerate((pair.a, pair.b)):
             reasons[side][str(record["finish_reason"])] += 1
             for name, title in _FIGURES.items() if pair.ok else ():
-                sizes[title][side].append(len(record["text"].split()) if name == "words" else record.get(name, 0))
+                sums[title][side] += len(record["text"].split()) if name == "words" else record.get(name, 0)
         if pair.a["text"] != pair.b["text"] or pair.a["status"] != pair.b["status"]:
-            places.append((start, partner))
+            differ[number] = True
             if pair.ok:
                 in_a, in_b = _vocabulary(pair.a["text"]), _vocabulary(pair.b["text"])
                 gone.update(in_a - in_b)
                 new.update(in_b - in_a)
     one, other = (flat(configuration_of(file[0])) for file in files)
     order = sorted(gone | new, key=lambda word: (-abs(gone[word] - new[word]), -gone[word] - new[word], word))
+    names = [name for name in {**one, **other} if one.get(name) != other.get(name)]
     return Comparison(
         files,
-        settings={
-            name: (one.get(name), other.get(name)) for name in {**one, **other} if one.get(name) != other.get(name)
-        },
-        both=both,
-        equal=both - len(places),
-        figures={title: (fmean(in_a), fmean(in_b)) for title, (in_a, in_b) in sizes.items() if in_a},
+        settings={name: (one.get(name), other.get(name)) for name in names},
+        both=len(shared),
+        equal=len(shared) - int(differ.sum()),
+        figures={title: (in_a / texts, in_b / texts) for title, (in_a, in_b) in sums.items() if texts},
         finish_reasons={name: (reasons[0][name], reasons[1][name]) for name in sorted(reasons[0] | reasons[1])},
         words={word: (gone[word], new[word]) for word in order},
-        only_a=[name_of(first[start]) for start, partner in paired if partner is None],
+        only_a=[name_of(first[start]) for start in pairs[pairs[:, 1] < 0, 0]],
         only_b=[name_of(second[start]) for start in rest],
-        places=places,
+        places=shared[differ],
     )
 
 

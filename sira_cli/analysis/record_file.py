@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 import json
-import os
 import weakref
 from array import array
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
+
 from sira_cli.errors import DataError
-from sira_cli.pictures.names import is_uri
 from sira_cli.run.records import REQUIRED
 
 Record = dict[str, Any]
+Numbers = NDArray[np.int64]
 _SCHEMAS, _COMMANDS = ("sira.caption/", "sira.ask/", "sira.check/"), "sira caption, sira ask or sira check"
-_SAME_PICTURE = ("name", "path", "image")  # ways to tell it, the surest first
 
 
 class RecordFile:
@@ -25,8 +26,8 @@ class RecordFile:
     """
 
     def __init__(self, path: Path) -> None:
-        folder, start = path.parent.resolve(), 0
-        self.path, self._starts, self._keys = path, array("q"), {name: array("q") for name in _SAME_PICTURE}
+        self.path, self._starts, start = path, array("q"), 0
+        self._names, self._contents = array("q"), array("q")  # hashes by which pictures are told
         try:
             self._file = path.open("rb")
         except OSError as error:
@@ -42,10 +43,8 @@ class RecordFile:
                 fits = record["schema"].startswith(_SCHEMAS) and isinstance(record["text"], str)
                 if not fits or not record.keys() >= REQUIRED:
                     raise ValueError
-                name, image = name_of(record), record["image_sha256"] or name_of(record)
-                place = name if is_uri(name) or "id" in record else os.path.normpath(folder / name)
-                for keys, key in zip(self._keys.values(), (name, place, image), strict=True):
-                    keys.append(hash(key))
+                self._names.append(hash(name_of(record)))
+                self._contents.append(hash(record["image_sha256"] or name_of(record)))
             except (ValueError, KeyError, TypeError, AttributeError):
                 raise DataError(f"{path}: line {number} is not a record of {_COMMANDS}") from None
             self._starts.append(start)
@@ -58,28 +57,38 @@ class RecordFile:
         self._file.seek(start)
         return _parsed(self._file.readline())
 
-    def newest(self, by: str = "name") -> dict[int, int]:
+    def newest(self) -> Numbers:
         """Return where each picture's last record begins, in the order in which the pictures come first."""
-        return dict(zip(self._keys[by], self._starts, strict=True))
+        return self._newest(self._names)[1]
 
-    def paired(self, other: RecordFile) -> tuple[list[tuple[int, int | None]], list[int]]:
-        """Return the newest record of each picture with that in another file, and the records only there.
+    def paired(self, other: RecordFile) -> tuple[Numbers, Numbers]:
+        """Return the newest record of each picture with that in another file (-1: none), and the records only there.
 
-        Pictures are told by name, or, if that pairs more, by path (files in different folders) or by content.
+        Pictures are told by name, or, if that pairs more, by content.
         """
-        pairs, rest = list[tuple[int, int | None]](), None
-        for by in _SAME_PICTURE:
-            mine, theirs = self.newest(by), other.newest(by)
-            left = [start for key, start in theirs.items() if key not in mine]
-            if rest is None or len(left) < len(rest):
-                pairs, rest = [(start, theirs.get(key)) for key, start in mine.items()], left
-            if not rest:
-                break
-        if all(partner is None for _, partner in pairs):
+        best: tuple[Numbers, Numbers] | None = None
+        for own, others in ((self._names, other._names), (self._contents, other._contents)):
+            (mine, starts), (theirs, places) = self._newest(own), other._newest(others)
+            _, here, there = np.intersect1d(mine, theirs, assume_unique=True, return_indices=True)
+            rest = np.delete(places, there)
+            if best is None or len(rest) < len(best[1]):
+                partners = np.full(len(starts), -1)
+                partners[here] = places[there]
+                best = np.stack([starts, partners], axis=1), rest
+        assert best is not None
+        if (best[0][:, 1] < 0).all():
             raise DataError(
                 f"{self.path} and {other.path} have no picture in common: give records about the same pictures"
             )
-        return pairs, rest or []
+        return best
+
+    def _newest(self, hashes: array[int]) -> tuple[Numbers, Numbers]:
+        """Return each hash once, in order, and where its last record begins."""
+        every, starts = np.frombuffer(hashes, np.int64), np.frombuffer(self._starts, np.int64)
+        _, first = np.unique(every, return_index=True)
+        values, last = np.unique(every[::-1], return_index=True)
+        order = np.argsort(first)
+        return values[order], starts[len(every) - 1 - last[order]]
 
 
 def name_of(record: Record) -> str:

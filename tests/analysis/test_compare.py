@@ -13,8 +13,6 @@ import pytest
 
 from sira_cli.analysis.compare import Pair, compare, differences
 from sira_cli.errors import DataError
-from sira_cli.models import load as loading
-from sira_cli.run.lvlm import load
 from tests.support.records import caption_record as record
 
 EXAMPLES = sorted(Path(__file__).parents[2].glob("examples/*.png"))
@@ -33,40 +31,6 @@ def write(path: Path, *records: dict) -> Path:
     path.parent.mkdir(exist_ok=True)
     path.write_text("".join(json.dumps(each, ensure_ascii=False) + "\n" for each in records), encoding="utf-8")
     return path
-
-
-@pytest.mark.parametrize(
-    "option", ["-o", *(pytest.param(each, marks=pytest.mark.slow) for each in ("--sidecar", "--output-dir"))]
-)
-def test_several_methods_write_what_single_runs_write(sira, folder, monkeypatch, option):
-    places = {"-o": ["-o", folder / "captions.jsonl"], "--sidecar": ["--sidecar"]}
-    loads, load_weights = [], loading.load_model
-    monkeypatch.setattr(loading, "load_model", lambda *args, **more: loads.append(1) or load_weights(*args, **more))
-    place = places.get(option, [option, folder / "texts"])
-    code, out, err = sira("caption", folder / "pictures", *FAST, "--method", "greedy,vcd", *place)
-    assert (code, out, len(loads)) == (0, "", 1)
-    for method in ("greedy", "vcd"):
-        assert f"sira: under {method}: 3 of 3 pictures done" in err
-        lvlm = load("demo", method=method, max_new_tokens=16)
-        texts = [lvlm.caption(path).text for path in sorted((folder / "pictures").glob("*.png"))]
-        if option == "-o":
-            records = [json.loads(line) for line in (folder / f"captions-{method}.jsonl").read_text().splitlines()]
-            assert [(each["method"], each["text"]) for each in records] == [(method, text) for text in texts]
-        else:
-            where = folder / ("pictures" if option == "--sidecar" else "texts")
-            assert [path.read_text() for path in sorted(where.glob(f"*.{method}.txt"))] == [f"{t}\n" for t in texts]
-    assert ("sira: what differs: sira compare" in err) == (option == "-o")
-    ray = ("--method", "greedy,sira", "--engine", "ray", "-o", folder / "a.jsonl")
-    assert "--engine ray takes one --method at a time" in sira("caption", folder / "pictures", *FAST, *ray)[2]
-
-
-def test_texts_of_several_methods_are_named(sira):
-    command = ("Is there a cat?", *FAST, "--method", "greedy,sira")
-    code, out, _ = sira("ask", EXAMPLES[0], *command)
-    assert (code, [line.split(": ")[0] for line in out.splitlines()]) == (0, ["greedy", "sira"])
-    out = sira("ask", *EXAMPLES[:2], *command)[1]
-    names = [f"{path}, {method}" for method in ("greedy", "sira") for path in EXAMPLES[:2]]
-    assert [line.split(": ")[0] for line in out.splitlines()] == names
 
 
 def test_a_comparison_of_two_runs(sira, folder):
@@ -150,11 +114,12 @@ def test_texts_stay_on_disk(tmp_path):
 
 
 def test_pictures_are_found_in_files_of_other_folders(tmp_path):
-    a = write(tmp_path / "one/a.jsonl", record("../photos/x.jpg", "A."), record("../photos/y.jpg", "B."))
-    b = write(tmp_path / "b.jsonl", record("photos/x.jpg", "A."), record("photos/y.jpg", "C."))
-    assert [pair.name for pair in compare(a, b).changed] == ["../photos/y.jpg"]
-    moved = write(tmp_path / "c.jsonl", record("renamed.jpg", "C.", image_sha256="../photos/y.jpg"))
-    assert [pair.name for pair in compare(a, moved).changed] == ["../photos/y.jpg"]
+    one, two = (record(f"../photos/{name}.jpg", text, image_sha256=name) for name, text in ("xA", "yB"))
+    a = write(tmp_path / "one/a.jsonl", one, two)
+    moved = [record(f"photos/{name}.jpg", text, image_sha256=name) for name, text in ("xA", "yC", "zD")]
+    found = compare(a, write(tmp_path / "b.jsonl", *moved))
+    assert [(pair.name, pair.b["text"]) for pair in found.changed] == [("../photos/y.jpg", "C")]
+    assert (found.both, found.only_a, found.only_b) == (2, [], ["photos/z.jpg"])
 
 
 @pytest.mark.parametrize(

@@ -21,8 +21,6 @@ from sira_cli.pictures.names import one_line
 # Longest side of the pictures, by the number of records: 15 MB for 500 photographs, 40 MB for 3,000, 45 MB for 10,000.
 _SIDES = ((500, 640), (3_000, 320), (math.inf, 160))
 _NUMBER = re.compile(r"#\d+$")  # of a text about a picture that has several
-_CHANGED = "The picture was replaced or changed since (its sha256 differs)."
-_MISSING = "The picture was not found: put it where the record says, and make the page again."
 
 Entry = dict[str, Any]  # a record, ready for the page's script
 
@@ -34,14 +32,14 @@ def gallery_of(
 
     For arguments and errors see `make_page`. `place`, by which corrections are kept, stands for the file's path.
     """
-    file, names, only_other = RecordFile(path), (path.name, ""), list[int]()
-    pairs: list[tuple[Record, Record | None]] = []
+    file, names, notes = RecordFile(path), (path.name, ""), list[str]()
     if other is None:
-        pairs = [(file[start], None) for start in file.newest().values()]
+        pairs: list[tuple[Record, Record | None]] = [(file[start], None) for start in file.newest()]
     else:
         second = RecordFile(other)
-        places, only_other = file.paired(second)
-        pairs = [(file[start], None if partner is None else second[partner]) for start, partner in places]
+        places, rest = file.paired(second)
+        pairs = [(file[start], None if partner < 0 else second[partner]) for start, partner in places]
+        notes += [f"left out: {len(rest):,} that only the other run has"] if len(rest) else []
         methods = str(file[0]["method"]), str(second[0]["method"])
         names = methods if methods[0] != methods[1] else (path.name, other.name)
     entries = []
@@ -55,13 +53,10 @@ def gallery_of(
     if len(prompts) == 1:
         entries = [entry | {"prompt": ""} for entry in entries]
     looks = {record["verify"]["min_support"] for record, _ in pairs if _objects(record)}
-    supports = [entry["support"] for entry in entries]
-    doubtful = sorted(range(len(entries)), key=lambda number: (supports[number] is None, supports[number] or 0.0))
-    chosen = sorted(doubtful[:limit])
+    supports = [math.inf if entry["support"] is None else entry["support"] for entry in entries]
+    chosen = sorted(sorted(range(len(entries)), key=supports.__getitem__)[:limit])
     pictures = _pictures([pairs[number][0] for number in chosen], path.parent, on_picture)
     entries = [entries[number] | {"note": note} for number, (_, note) in zip(chosen, pictures, strict=True)]
-    most = f", the most doubtful of {len(pairs):,}" if len(chosen) < len(pairs) else ""
-    missing = sum(not uris for uris, _ in pictures)
     place = hashlib.sha256(os.fsencode(path.resolve())).hexdigest()[:16]
     gallery = {
         "content": {"place": place, "names": names, "entries": entries},
@@ -71,8 +66,9 @@ def gallery_of(
         "score": "support" if looks else "grounding" if any(entry["marks"] for entry in entries) else "",
         "thresholds": " or ".join(f"{threshold:g}" for threshold in sorted(looks or {DOUBTED})),
     }
-    notes = [f"without their picture: {missing:,} (the cards say why)"] if missing else []
-    notes += [f"left out: {len(only_other):,} that only the other run has"] if only_other else []
+    if missing := sum(not uris for uris, _ in pictures):
+        notes.insert(0, f"without their picture: {missing:,} (the cards say why)")
+    most = f", the most doubtful of {len(pairs):,}" if len(chosen) < len(pairs) else ""
     return gallery, f"{len(chosen):,} record{'s' * (len(chosen) != 1)}{most}", tuple(notes)
 
 
@@ -143,7 +139,7 @@ def _pictures(records: Sequence[Record], folder: Path, on_picture: Callable[[int
     def shown(record: Record) -> tuple[str, str]:
         name = str(record["file_name"])
         places = ((name, folder), (_NUMBER.sub("", name), folder))
-        images, note = find_picture(places, str(record["image_sha256"]), _CHANGED, _MISSING, side)
+        images, note = find_picture(places, str(record["image_sha256"]), side)
         return " ".join(uri for uri, *_ in images), note
 
     pool = ThreadPoolExecutor(os.cpu_count(), "sira-picture")
