@@ -17,7 +17,7 @@ import torch
 import transformers
 import yaml
 
-from sira_cli.analysis.sweep import SweepReport, by_captions
+from sira_cli.analysis.sweep import GREEDY, SweepReport, by_captions
 from sira_cli.demo.measure import SceneReport, load_methods, markdown, measure, read_figures
 from sira_cli.demo.questions import Questions, held_out
 from sira_cli.demo.scenes import OBJECTS, PLACES, STRAY, TEST_SEEDS, TRAINING_SEEDS, VALIDATION_SEEDS, WEAK
@@ -109,7 +109,7 @@ def card(figures: dict[str, Any], sira: Any, training: dict[str, Any], choice: d
         [str(cell.k or "-"), f"{cell.alpha:g}", *(f"{row[name].value:.1f}" for name in CHOICE)]
         for cell, row in grid.items()
     ]
-    chosen = by_captions(grid)
+    chosen = by_captions(grid, GREEDY)
     outcome = "nothing beat greedy, so K = L/2 and alpha = 0.5 as in the paper"
     if chosen is not None:
         outcome = f"K = {chosen.k} and alpha = {chosen.alpha:g}"

@@ -18,7 +18,7 @@ from typing import Any
 import yaml
 
 from sira_cli.analysis.experiment import Units
-from sira_cli.analysis.sweep import CAPTIONS_RULE, by_captions_among, captions_fit
+from sira_cli.analysis.sweep import CAPTIONS_RULE, by_captions, captions_fit
 from sira_cli.demo.measure import load_method, measure
 from sira_cli.demo.questions import Questions, SceneQuestion, held_out
 from sira_cli.demo.scenes import VALIDATION_SEEDS, Scene
@@ -117,7 +117,7 @@ def choose(names: Sequence[str], scenes: int, units: Units[list[str]]) -> dict[s
         hopeful = {key: lvlm for key, lvlm in cells.items() if key in fit}
         said = _saying(f"{name}, questions under {len(hopeful) - 1} of {len(tried)} settings", scenes)
         rows |= measure(hopeful, subjects, Adversarial(), said, units).figures
-        best = by_captions_among({key: rows[key] for key in hopeful if key != "greedy"}, rows["greedy"])
+        best = by_captions({key: rows[key] for key in hopeful}, "greedy")
         found[name] = Chosen(
             settings=tried[int(best or 0)],
             fulfils=best is not None,

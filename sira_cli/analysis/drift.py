@@ -23,8 +23,7 @@ from PIL import Image, ImageFilter
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from sira_cli.analysis.experiment import Events, ModelReport, Units, run_missing
-from sira_cli.analysis.plots import draw_line, new_figure
+from sira_cli.analysis.experiment import Events, ModelReport, Units, draw_line, new_figure, run_missing
 from sira_cli.core.config import SiraConfig
 from sira_cli.core.families import find_backbone
 from sira_cli.core.fork import attach
@@ -45,25 +44,15 @@ if TYPE_CHECKING:
 
 REFERENCES = {"cf": "SIRA's CF stream", "blur": "Gaussian blur", "shuffle": "patch shuffle"}
 HATCHES = ("", "///", "...")  # of bars, which are distinct in grey
-ROWS = 16  # in the table; more layers share rows
+# The paper names both perturbations, but no strengths: a share of the shorter side, and patches along each side.
+BLUR, PATCHES, SEED = 0.05, 8, 0
 
 
-@dataclass(frozen=True)
-class Perturbations:
-    """Strengths of picture perturbations. The paper names both ways, but no strengths."""
-
-    blur: float = 0.05  # share of the shorter side
-    patches: int = 8  # along each side
-    seed: int = 0
-
-
-def blur(image: Image.Image, share: float) -> Image.Image:
-    """Blur with a Gaussian whose standard deviation is `share` of the shorter side (Pillow's approximation)."""
-    return image.filter(ImageFilter.GaussianBlur(share * min(image.size)))
-
-
-def shuffle_patches(image: Image.Image, patches: int, seed: int) -> Image.Image:
+def shuffle_patches(image: Image.Image, patches: int = PATCHES, seed: int = SEED) -> Image.Image:
     """Put the patches of a grid in random order."""
+    if min(image.size) < patches:
+        size = "{} x {}".format(*image.size)
+        raise PictureSettingsError(f"{size} pixels cannot be cut into {patches} x {patches} patches: ask for fewer")
     pixels = np.array(image)  # [H, W, 3]
     height, width = pixels.shape[0] // patches, pixels.shape[1] // patches  # pixels of a patch
     grid = pixels[: patches * height, : patches * width]  # shares memory with the result
@@ -81,8 +70,7 @@ class LastRow(NamedTuple):
     logits: Tensor
 
 
-@dataclass(frozen=True)
-class Divergence:
+class Divergence(NamedTuple):
     """One reference against the full stream, for one picture: `[L]` drift, 0 to 2, and the next token's KL."""
 
     drift: tuple[float, ...]
@@ -124,20 +112,15 @@ def cosine_distance(full: Tensor, reference: Tensor) -> Tensor:
     return apart.square().sum(dim=-1) / 2
 
 
-def measure_drift(
-    lvlm: LoadedModel, image: Image.Image, prompt: str, how: Perturbations | None = None
-) -> dict[str, Divergence]:
+def measure_drift(lvlm: LoadedModel, image: Image.Image, prompt: str) -> dict[str, Divergence]:
     """Compare each of `REFERENCES` with the full stream, for one picture: three prefills."""
     require(lvlm.decoder, Ability.TRACES, "drift")
     lvlm.check_prompt(prompt)
-    how = how or Perturbations()
-    if min(image.size) < how.patches:
-        size, cells = "{} x {}".format(*image.size), how.patches
-        raise PictureSettingsError(f"{size} pixels cannot be cut into {cells} x {cells} patches: ask for fewer")
-    shown = (image, blur(image, how.blur), shuffle_patches(image, how.patches, how.seed))
+    blurred = image.filter(ImageFilter.GaussianBlur(BLUR * min(image.size)))  # Pillow's approximation
+    shown = (image, blurred, shuffle_patches(image))
     inputs = (lvlm.to_device(lvlm.prepare([each], [prompt])) for each in shown)
-    (full, cf), (blurred, _), (shuffled, _) = (last_rows(lvlm.model, each, lvlm.sira) for each in inputs)
-    found = dict(zip(REFERENCES, (diverge(full, other) for other in (cf, blurred, shuffled)), strict=True))
+    (full, cf), *others = (last_rows(lvlm.model, each, lvlm.sira) for each in inputs)
+    found = dict(zip(REFERENCES, (diverge(full, other) for other in (cf, *(row for row, _ in others))), strict=True))
     if not all(math.isfinite(value) for each in found.values() for value in (*each.drift, each.kl)):
         raise PictureSettingsError(f"the model computes numbers out of range of {lvlm.model.dtype}: try another dtype")
     return found
@@ -196,12 +179,9 @@ class Profile:
     def of(cls, pictures: Sequence[Divergence], boundary: int) -> Profile:
         """Make a profile of at least one picture; `boundary` is b."""
         drift = np.array([picture.drift for picture in pictures])  # [N, L]
-        return cls(
-            drift=tuple(map(Estimate.of, drift.T)),
-            early=Estimate.of(drift[:, :boundary].mean(axis=1)),
-            late=Estimate.of(drift[:, boundary:].mean(axis=1)),
-            kl=Estimate.of(np.array([picture.kl for picture in pictures])),
-        )
+        early, late = (Estimate.of(part.mean(axis=1)) for part in (drift[:, :boundary], drift[:, boundary:]))
+        kl = Estimate.of(np.array([picture.kl for picture in pictures]))
+        return cls(tuple(map(Estimate.of, drift.T)), early, late, kl)
 
 
 @dataclass(frozen=True)
@@ -214,7 +194,7 @@ class DriftReport(ModelReport):
     k: int
     layers: int
     boundary: int  # b = L - K
-    perturbations: Perturbations
+    perturbations: dict[str, float]
     pictures: int  # measured ones
     failures: tuple[dict[str, str], ...]
     references: dict[str, Profile]
@@ -222,17 +202,16 @@ class DriftReport(ModelReport):
     @classmethod
     def of(cls, lvlm: Lvlm, prompt: str, units: Units[dict[str, Divergence]]) -> DriftReport:
         """Make the report on the results of `measure_drift` for at least one picture."""
-        boundary = lvlm.layers - lvlm.k
         return cls(
             **cls.fields_of(lvlm),
             prompt=prompt,
             k=lvlm.k,
             layers=lvlm.layers,
-            boundary=boundary,
-            perturbations=Perturbations(),
+            boundary=(b := lvlm.layers - lvlm.k),
+            perturbations={"blur": BLUR, "patches": PATCHES, "seed": SEED},
             pictures=len(units),
-            failures=tuple({"file_name": each.picture, "error": each.error} for each in units.failures.values()),
-            references={name: Profile.of([each[name] for each in units.values()], boundary) for name in REFERENCES},
+            failures=tuple({"file_name": name, "error": each.error} for name, each in units.failures.items()),
+            references={name: Profile.of([each[name] for each in units.values()], b) for name in REFERENCES},
         )
 
     @property
@@ -241,24 +220,21 @@ class DriftReport(ModelReport):
         return f"{self.pictures} picture" + "s" * (self.pictures != 1)
 
     def table(self) -> Iterator[Table | str]:
-        """Yield the table: layers (no row spans the boundary), stages, KL; then the settings."""
-        profiles, b, how = self.references.values(), self.boundary, self.perturbations
-        size, sections = -(-self.layers // ROWS), []
-        for start, end in ((0, b), (b, self.layers)):
-            rows = []
-            for first in range(start, end, size):
-                last = min(first + size, end)
-                numbers = f"{first + 1}" if last == first + 1 else f"{first + 1}-{last}"
-                means = [np.mean([layer.mean for layer in profile.drift[first:last]]) for profile in profiles]
-                rows.append([numbers, *(f"{mean:.4f}" for mean in means)])
-            sections.append(rows)
+        """Yield the table: layers, stages, KL; then the settings."""
+        profiles, b = self.references.values(), self.boundary
+        layers = [
+            [str(layer + 1), *(f"{profile.drift[layer].mean:.4f}" for profile in profiles)]
+            for layer in range(self.layers)
+        ]
         early = [f"early, 1-{b}", *(f"{profile.early:.4f}" for profile in profiles)]
         late = [f"late, {b + 1}-{self.layers}", *(f"{profile.late:.4f}" for profile in profiles)]
-        sections += [[early, late], [["next-token KL, nats", *(f"{profile.kl:.2g}" for profile in profiles)]]]
+        kl = ["next-token KL, nats", *(f"{profile.kl:.2g}" for profile in profiles)]
+        sections = [layers[:b], layers[b:], [early, late], [kl]]
         yield Table(("drift after layer",), [REFERENCES[name] for name in self.references], sections)
+        how = self.perturbations
         yield (
             f"{self.counted}; K = {self.k} of L = {self.layers}, fork at b = {b}; "
-            f"blur {how.blur:g} of the shorter side, {how.patches} x {how.patches} patches"
+            f"blur {how['blur']:g} of the shorter side, {how['patches']} x {how['patches']} patches"
             + "; ± standard error"
             * (self.pictures > 1)
         )
@@ -270,19 +246,18 @@ class DriftReport(ModelReport):
         figure = new_figure(4)
         over_layers, bars = figure.subplots(1, 2, width_ratios=(2, 1))
         for number, (name, profile) in enumerate(self.references.items()):
-            label, layers = REFERENCES[name], [(each.mean, each.stderr or 0.0) for each in profile.drift]
+            layers = [(each.mean, each.stderr or 0.0) for each in profile.drift]
             drift = [(mean, mean - error, mean + error) for mean, error in layers]
-            colour = draw_line(over_layers, range(1, self.layers + 1), drift, label, number)
+            colour = draw_line(over_layers, range(1, self.layers + 1), drift, REFERENCES[name], number)
             look = {"color": colour, "hatch": HATCHES[number], "edgecolor": "white", "ecolor": "0.2", "capsize": 3}
-            two_lines = [label.replace(" ", "\n", 1)]
+            two_lines = [REFERENCES[name].replace(" ", "\n", 1)]
             bar = bars.bar(two_lines, [profile.kl.mean], yerr=[profile.kl.stderr or 0.0], **look)
             bars.bar_label(bar, fmt="%.3g", padding=3)
         fork = f"fork after b = {self.boundary}"
         over_layers.axvline(self.boundary, color="0.3", linestyle="--", linewidth=1, label=fork)
         y = "1 - cosine similarity to the full stream"
         over_layers.set(title="(a) layer-wise drift", xlabel="decoder layer", ylabel=y)
-        over_layers.set_xlim(0.5, self.layers + 0.5)
-        over_layers.set_ylim(bottom=0)
+        over_layers.set(xlim=(0.5, self.layers + 0.5), ylim=(0, None))
         over_layers.xaxis.set_major_locator(MaxNLocator(integer=True))
         over_layers.legend()
         bars.margins(y=0.15)

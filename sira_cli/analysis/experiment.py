@@ -1,33 +1,35 @@
-"""The pattern of an experiment: units of work that are kept, a report on them, its table and its figure.
+"""The pattern of an experiment: units of work that are kept (`Units`, `run_missing`), a report, its table and figure.
 
-units = Units(Path("sweep.jsonl"))                 # a killed run goes on from its file
-units.begin(settings)                              # a file belongs to one configuration
-for event in run_missing(lvlm, task, items, units):  # an item's id is the name of its unit
-    print(event)
-report = SweepReport.of(lvlm, questions, grid, units)
-print(report.to_json(), *report.table())           # and, for experiments with a figure, report.draw()
+A killed run goes on from its file, which belongs to one configuration; the id of an item is the name of its unit.
 """
 
 from __future__ import annotations
 
+import importlib.util
 import json
-from collections.abc import Generator, Iterable, Mapping
+from collections.abc import Generator, Iterable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from sira_cli.errors import SettingsError, install
 from sira_cli.run.events import Advanced, FailedPicture, Halved, StageStarted
 from sira_cli.run.ledger import ContinuedFile, check_same
 from sira_cli.run.records import Report, as_line
 
 if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
     from sira_cli.models.model import LoadedModel
     from sira_cli.run.lvlm import Lvlm
     from sira_cli.run.runner import BatchSize, Item, Task
 
 SCHEMA = "sira.sweep.units/1"
 
+FORMATS = (".png", ".pdf", ".svg")
+# Okabe and Ito's colours, distinct for the colour-blind; markers make lines distinct in grey.
+STYLES = (("#0072B2", "o"), ("#D55E00", "s"), ("#009E73", "^"), ("#CC79A7", "D"), ("#E69F00", "v"), ("#56B4E9", "P"))
 T = TypeVar("T")
 Events = Generator[StageStarted | Advanced | FailedPicture | Halved, None, None]
 
@@ -136,3 +138,30 @@ class ModelReport(Report):
         """Return the fields of a loaded model."""
         names = {"preset": lvlm.preset.name, "model": lvlm.preset.model, "revision": lvlm.revision}
         return names | {"quantization": lvlm.quantization, "dtype": lvlm.dtype}
+
+
+def check_format(path: Path) -> None:
+    """Check that a figure can be drawn to a path."""
+    if path.suffix.lower() not in FORMATS:
+        raise SettingsError(f"{path}: expected a name that ends in {', '.join(FORMATS)}")
+    if importlib.util.find_spec("matplotlib") is None:
+        raise SettingsError(f"{path}: a figure needs matplotlib: {install('plot')}")
+
+
+def new_figure(height: float) -> Figure:
+    """Make an empty figure of 10 by `height` inches, without pyplot."""
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(10, height), layout="constrained")
+    FigureCanvasAgg(figure)
+    return figure
+
+
+def draw_line(axes: Any, x: Sequence[float], values: Sequence[tuple[float, float, float]], label: str, n: int) -> str:
+    """Draw values with a band from low to high around them in the n-th style, and return its colour."""
+    colour, marker = STYLES[n % len(STYLES)]
+    value, low, high = zip(*values, strict=True)
+    axes.plot(x, value, color=colour, marker=marker, markersize=4, label=label)
+    axes.fill_between(x, low, high, color=colour, alpha=0.18, linewidth=0)
+    return colour

@@ -33,8 +33,10 @@ from sira_cli.run.output import Sidecars
 from sira_cli.run.records import OPTIONAL, Result, as_line
 
 ROWS = 10_000  # in a Parquet row group
-WRITTEN = "written"  # among the reasons of records that are left out
-_OF_THE_TEXT = ("words", "choices", "removed", "added")  # of the text before, and of no other
+# What becomes of a record: it is written, or left out for a reason.
+WRITTEN, WITHOUT_TEXT, KEPT = "written", "records without a text", "texts whose files exist"
+NO_SIDECAR = "texts about pictures that are several, not in a file here, or have names that ExifTool cannot read"
+_OF_THE_TEXT = ("words", "choices", "removed", "added", "support")  # of the text before, and of no other
 
 # Fields in which people describe a picture: those of XMP (in all languages), EXIF, IPTC, PNG and JPEG, of ACDSee, of
 # Windows. Then those that name the author of a description, and alternative texts.
@@ -95,7 +97,7 @@ class Export:
     def __init__(self, path: Path, corrections: Path | None = None) -> None:
         self.path, self._file = path, RecordFile(path)
         self._corrections = {} if corrections is None else _read_corrections(corrections)
-        self._starts, self._keys = [*self._file.newest().values()], set[str]()
+        self._starts, self._keys = self._file.newest(), set[str]()
         missing = dict(self._corrections)
         for _, record, _ in self:
             self._keys.update(record)
@@ -120,13 +122,11 @@ class Export:
         is_parquet = path.suffix.lower() == ".parquet"
         if is_parquet and importlib.util.find_spec("pyarrow") is None:
             raise SettingsError(f"{path}: Parquet needs pyarrow: {install('data')}, or write .csv")
-        known = {each.name: str(each.type).removesuffix(" | None") for each in fields(Result)}
-        columns = ["id"] * ("id" in self._keys)
-        columns += [name for name in known if name in self._keys or name not in OPTIONAL]
+        types = {each.name: str(each.type).removesuffix(" | None") for each in fields(Result)}
+        columns = [name for name in types if name in self._keys or name not in OPTIONAL]
+        types = dict.fromkeys(["id"] * ("id" in self._keys) + columns, "") | {name: types[name] for name in columns}
         with replacing(path) as file:
-            (_write_parquet if is_parquet else _write_csv)(
-                (_flat(record) for _, record, _ in self), columns, known, file
-            )
+            (_write_parquet if is_parquet else _write_csv)((_flat(record) for _, record, _ in self), types, file)
 
     def write_records(self, path: Path) -> None:
         """Write all records as lines; names of pictures are relative to the file's folder."""
@@ -143,16 +143,16 @@ class Export:
     def write_sidecars(self, extension: str, output_dir: Path | None, *, overwrite: bool) -> Counter[str]:
         """Write text files as a run does, and count them. One that holds the text before a correction is replaced."""
         counts = Counter({WRITTEN: 0})
-        with_text = [picture for picture, record, _ in self if not _without_text(record)]
+        with_text = [picture for picture, record, _ in self if _has_text(record)]
         files = Sidecars(with_text, extension=extension, output_dir=output_dir, overwrite=overwrite)
         for picture, record, before in self:
-            reason = _without_text(record)
-            kept = not reason and files.keeps(picture)
-            if kept and (before is None or files.text(picture).split() != before["text"].split()):
-                reason = "texts whose files exist"
-            if not reason:
+            if not _has_text(record):
+                counts[WITHOUT_TEXT] += 1
+            elif files.keeps(picture) and (not before or files.text(picture).split() != before["text"].split()):
+                counts[KEPT] += 1
+            else:
                 files.replace(picture, record["text"])
-            counts[reason or WRITTEN] += 1
+                counts[WRITTEN] += 1
         return counts
 
     def write_arguments(self, path: Path, *, replace: bool) -> Counter[str]:
@@ -160,12 +160,24 @@ class Export:
         counts = Counter({WRITTEN: 0})
         with replacing(path) as file:
             for picture, record, before in self:
-                reason = _without_text(record) or _without_sidecar(picture)
-                if not reason:
+                if not _has_text(record):
+                    counts[WITHOUT_TEXT] += 1
+                elif not _can_have_a_sidecar(picture):
+                    counts[NO_SIDECAR] += 1
+                else:
                     lines = arguments(Path(picture.location), record, before, replace=replace)
                     file.write(b"".join(os.fsencode(line) + b"\n" for line in lines))
-                counts[reason or WRITTEN] += 1
+                    counts[WRITTEN] += 1
         return counts
+
+
+def _has_text(record: Record) -> bool:
+    return record["status"] == "ok" and bool(record["text"].strip())
+
+
+def _can_have_a_sidecar(picture: Picture) -> bool:
+    is_file = isinstance(picture.sources[0], FileSource) and len(picture.sources) == 1
+    return is_file and bool(picture.is_here()) and not _UNNAMABLE.search(picture.location)
 
 
 def _flat(record: Record) -> Record:
@@ -176,20 +188,20 @@ def _flat(record: Record) -> Record:
     }
 
 
-def _write_csv(records: Iterator[Record], columns: list[str], _: Mapping[str, str], file: IO[bytes]) -> None:
+def _write_csv(records: Iterator[Record], types: Mapping[str, str], file: IO[bytes]) -> None:
     text = io.TextIOWrapper(file, encoding="utf-8", newline="")
     writer = csv.writer(text)
-    writer.writerow(columns)
-    writer.writerows([record.get(name, "") for name in columns] for record in records)
+    writer.writerow(types)
+    writer.writerows([record.get(name, "") for name in types] for record in records)
     text.detach()
 
 
-def _write_parquet(records: Iterator[Record], columns: list[str], types: Mapping[str, str], file: IO[bytes]) -> None:
+def _write_parquet(records: Iterator[Record], types: Mapping[str, str], file: IO[bytes]) -> None:
     import pyarrow
     from pyarrow import parquet
 
     kinds = {"int": pyarrow.int64(), "float": pyarrow.float64()}
-    schema = pyarrow.schema([(name, kinds.get(types.get(name, ""), pyarrow.string())) for name in columns])
+    schema = pyarrow.schema([(name, kinds.get(kind, pyarrow.string())) for name, kind in types.items()])
     with parquet.ParquetWriter(file, schema) as writer:
         while rows := list(islice(records, ROWS)):
             writer.write_table(pyarrow.Table.from_pylist(rows, schema))
@@ -207,48 +219,17 @@ def _read_corrections(path: Path) -> dict[str, tuple[str, str]]:
 
 
 def corrected(record: Record, text: str) -> Record:
-    """Return a record with another text, and the text before as `draft`.
-
-    An object stays, at its new places, if the new text has one of the words that named it. The other objects and all
-    scores of words leave, and the support of a check is that of the objects that stay.
-    """
+    """Return a record with another text, and the text before as `draft`; scores of the text before leave."""
     new = {name: value for name, value in record.items() if name not in _OF_THE_TEXT}
     new |= {"text": text, "draft": record["text"], "status": "ok", "error": ""}
-    if "objects" in record:
-        new["objects"] = []
-        for claim in record["objects"]:
-            words = {record["text"][start:end].lower() for start, end in claim["spans"]} - {""}
-            pattern = "|".join(rf"\b{re.escape(word)}\b" for word in sorted(words, key=len, reverse=True))
-            spans = [[*each.span()] for each in re.finditer(pattern, text, re.IGNORECASE)] if pattern else []
-            new["objects"] += [{**claim, "spans": spans}] if spans else []
-        if "support" in record:
-            new["support"] = min((claim["support"] for claim in new["objects"]), default=1.0)
+    new |= {"objects": []} if "objects" in record else {}
     if record.get("json_schema"):
         try:
             new["data"] = json.loads(text)
         except ValueError as error:
-            raise DataError(
-                f"{record['file_name']}: its text follows a schema, and its correction is no JSON"
-            ) from error
+            name = record["file_name"]
+            raise DataError(f"{name}: its text follows a schema, and its correction is no JSON") from error
     return new
-
-
-def _without_text(record: Record) -> str:
-    """Return why a record has no text; empty if it has."""
-    if record["status"] != "ok":
-        return "records of pictures that failed"
-    return "" if record["text"].strip() else "empty texts"
-
-
-def _without_sidecar(picture: Picture) -> str:
-    """Return why ExifTool cannot write a sidecar of a picture; empty if it can."""
-    if not isinstance(picture.sources[0], FileSource) or len(picture.sources) > 1:
-        return "texts about several pictures, or about pictures that are no files"
-    if not picture.is_here():
-        return "texts about pictures that are not there"
-    if _UNNAMABLE.search(picture.location):
-        return "texts about pictures whose names ExifTool cannot read"
-    return ""
 
 
 def arguments(picture: Path, record: Record, before: Record | None = None, *, replace: bool = False) -> list[str]:

@@ -1,12 +1,5 @@
 """A proof on the user's own model: does SIRA decode it as in the paper's Algorithm 1?
 
-from sira_cli import load
-from sira_cli.analysis.proof import prove
-from sira_cli.demo.scenes import make_scene, render
-
-proof = prove(load("Qwen/Qwen3-VL-8B-Instruct"), render(make_scene(1))[0])
-print(proof.verdict, proof.to_json())
-
 The first tokens about a picture are decoded by SIRA, and compared with `core.reference`: full passes without a cache,
 with a mask instead of dropped rows, over the same weights.
 """
@@ -50,15 +43,8 @@ TIMED = 3  # decodings by each method, of which the fastest counts
 TOLERANCE = 1e-4  # of the largest logit, in float32
 ROUNDINGS = 4  # of it, in the precision of the weights
 # Endings of names in generation_config.json.
-NOT_DECODING = (
-    "_token_id",
-    "transformers_version",
-    "_from_model_config",
-    "use_cache",
-    "_attentions",
-    "_states",
-    "return_dict",
-)
+NOT_DECODING: tuple[str, ...] = ("_token_id", "transformers_version", "_from_model_config")
+NOT_DECODING += ("use_cache", "_attentions", "_states", "return_dict")
 
 
 @dataclass(frozen=True)
@@ -77,26 +63,18 @@ class Seen:
     def of(cls, lvlm: Lvlm, inputs: Mapping[str, Any]) -> Seen:
         """Describe the inputs of a model about one picture."""
         tokenizer, ids, folder = lvlm.processor.tokenizer, inputs["input_ids"], Path(lvlm.model.name_or_path)
+        generation = GenerationConfig.from_model_config(lvlm.model.config)
         if (folder / "generation_config.json").is_file():
             generation = GenerationConfig.from_pretrained(folder, local_files_only=True)
-        else:
-            generation = GenerationConfig.from_model_config(lvlm.model.config)
         finder = lvlm.preset.image_tokens.with_ids(tokenizer).resolve(lvlm.model.config)
         image, prompt = finder.find(ids), ""
         tokens = zip(image[0].tolist(), ids[0].tolist(), strict=True)
         for (is_image, token), run in groupby(tokens, key=lambda pair: (pair[0], pair[1] if pair[0] else None)):
             row = [each for _, each in run]
-            name = f"{tokenizer.convert_ids_to_tokens(token)} x {len(row)} " if is_image else tokenizer.decode(row)
-            prompt += name
-        return cls(
-            str(finder),
-            int(image.sum()),
-            ids.shape[1],
-            prompt,
-            {token: tokenizer.convert_ids_to_tokens(token) for token in EndTokens.of(lvlm.model, tokenizer).ids},
-            {name: value for name, value in generation.to_diff_dict().items() if not name.endswith(NOT_DECODING)},
-            list(obeyed(generation)),
-        )
+            prompt += f"{tokenizer.convert_ids_to_tokens(token)} x {len(row)} " if is_image else tokenizer.decode(row)
+        ends = {token: tokenizer.convert_ids_to_tokens(token) for token in EndTokens.of(lvlm.model, tokenizer).ids}
+        own = {name: value for name, value in generation.to_diff_dict().items() if not name.endswith(NOT_DECODING)}
+        return cls(str(finder), int(image.sum()), ids.shape[1], prompt, ends, own, list(obeyed(generation)))
 
 
 @dataclass(frozen=True)
@@ -123,10 +101,8 @@ class Compared:
         if not math.isfinite(self.worst_full + self.worst_cf):
             return "nothing was compared: some logits are no finite numbers (are the weights damaged?)"
         same = "the reference's" if self.equal_tokens else "NOT the reference's"
-        line = (
-            f"{self.tokens} tokens, {same}; logits differ by {self.worst_full:.1e} (full), {self.worst_cf:.1e} (CF), "
-        )
-        line += f"limit {self.limit:.1e}; the streams by {self.gap:.2g}"
+        apart = f"logits differ by {self.worst_full:.1e} (full), {self.worst_cf:.1e} (CF), limit {self.limit:.1e}"
+        line = f"{self.tokens} tokens, {same}; {apart}; the streams by {self.gap:.2g}"
         return line + ": nothing was compared" * (self.verdict == "not proven")
 
 
@@ -172,7 +148,7 @@ class Proof(Report):
     def table(self) -> Iterator[str]:
         """Yield the lines of a block that can be pasted into a bug report."""
         seen, real = self.seen, self.real
-        share = real.seconds_sira / real.seconds_greedy
+        share, settings = real.seconds_sira / real.seconds_greedy, seen.generation.items()
         rows = {
             "model": f"{self.model}, revision {self.revision}",
             "family": self.family,
@@ -180,7 +156,7 @@ class Proof(Report):
             "image tokens": f"{seen.image_tokens} of {seen.prompt_tokens} tokens ({seen.image_token})",
             "prompt": repr(seen.prompt),
             "end tokens": ", ".join(f"{token!r} ({number})" for number, token in seen.end_tokens.items()) or "none",
-            "its settings": ", ".join(f"{name}={value!r}" for name, value in seen.generation.items()) or "none",
+            "its settings": ", ".join(f"{name}={value!r}" for name, value in settings) or "none",
             "in force": f"none in sira; with `attach`: {', '.join(seen.in_force) or 'none'}",
             "abilities": ", ".join(self.abilities),
             "real weights": f"{real.compared}; {real.dtype} on {real.device}",
@@ -216,10 +192,9 @@ def prove(lvlm: Lvlm, picture: Image.Image) -> Proof:
     precision = lvlm.model.dtype if lvlm.quantization is None else torch.bfloat16
     config = replace(preset.sira_config, k=lvlm.k, k_fraction=None)
     compared = compare(_prompt(lvlm, inputs), config, tokens, steps, precision)
-    text = lvlm.processor.tokenizer.decode(tokens, skip_special_tokens=True)
-    kind = lvlm.model.config.model_type
-    names = [family.name for family in FAMILIES if family.model_type == kind]
-    tested = f"{kind} ({' or '.join(names)})" if names else kind
+    text, kind = lvlm.processor.tokenizer.decode(tokens, skip_special_tokens=True), lvlm.model.config.model_type
+    names = " or ".join(family.name for family in FAMILIES if family.model_type == kind)
+    family = kind + f" ({names})" * bool(names)
     abilities = [str(ability) for ability in Ability if ability in find("sira").abilities]
     for name, method in METHODS.items():
         if name != "sira":
@@ -227,22 +202,18 @@ def prove(lvlm: Lvlm, picture: Image.Image) -> Proof:
                 method.check_model(lvlm.model, preset.sira_config)
                 abilities.append(f"method {name}")
     return Proof(
-        preset.model,
-        preset.revision,
-        tested if find_backbone(lvlm.model).tested else f"{kind}: {untested(lvlm.model)}",
-        lvlm.layers,
-        lvlm.layers - lvlm.k,
-        lvlm.k,
-        preset.sira.alpha,
-        seen,
-        abilities,
-        Exact(compared, text, lvlm.device, lvlm.dtype, _seconds(lvlm, inputs), _seconds(greedy, inputs)),
-        {
-            "sira": __version__,
-            "torch": torch.__version__,
-            "transformers": transformers.__version__,
-            "python": platform.python_version(),
-        },
+        model=preset.model,
+        revision=preset.revision,
+        family=family if find_backbone(lvlm.model).tested else f"{kind}: {untested(lvlm.model)}",
+        layers=lvlm.layers,
+        b=lvlm.layers - lvlm.k,
+        k=lvlm.k,
+        alpha=preset.sira.alpha,
+        seen=seen,
+        abilities=abilities,
+        real=Exact(compared, text, lvlm.device, lvlm.dtype, _seconds(lvlm, inputs), _seconds(greedy, inputs)),
+        versions={"sira": __version__, "torch": torch.__version__, "transformers": transformers.__version__}
+        | {"python": platform.python_version()},
     )
 
 

@@ -1,13 +1,13 @@
 """Labelled yes/no questions about pictures, from POPE's files, and the places of their objects, from COCO's.
 
-Places are boxes, or outlines without boxes: a box hides an object, and a black silhouette would still reveal it.
+Places are boxes: a box hides an object, and a black silhouette would still reveal it.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -77,76 +77,50 @@ def in_splits(paths: Sequence[Path], folder: Path, limit: int | None = None, suf
 def with_places(
     paths: Sequence[Path], folder: Path, limit: int | None = None, annotations: Path | None = None
 ) -> QuestionSet:
-    """Read POPE's question files, and the places of the objects; questions in several files are asked once."""
-    labels: dict[tuple[str, str], bool] = {}
-    for path in paths:
-        for row in read_questions(path)[:limit]:
-            if labels.setdefault((row.image, row.text), row.expected) != row.expected:
-                raise DataError(f"{path}: {row.text!r} about {row.image} has another label in an earlier row")
-    questions = tuple(Question(*asked, expected) for asked, expected in labels.items())
-    rows = [[each.picture, each.text, each.expected] for each in questions]
+    """Read POPE's question files, each question once, and the places of the objects, if there are annotations."""
+    found = in_splits(paths, folder, limit)
+    if len({(each.picture, each.text) for each in found.questions}) < len(found.questions):
+        raise DataError(f"{paths[0]}: a question has both labels, here or in another file: leave one out")
+    rows = [[each.picture, each.text, each.expected] for each in found.questions]
     made_from = {"files": [path.name for path in paths], "questions_sha256": hash_of(questions=rows)}
-    outlines: Callable[[Question], Sequence[Outline]] | None = None
-    if annotations is not None:
-        regions = Regions.read(annotations, {question.picture for question in questions})
-        outlines, made_from["annotations"] = regions.about, regions.files
-    folder = folder.resolve()
-    return QuestionSet((), questions, lambda name: located(str(folder / name)), None, str(folder), outlines, made_from)
+    if annotations is None:
+        return replace(found, made_from=made_from)
+    files, names, outlines = _outlines_of(annotations, {image_of(picture) for picture in found.pictures})
+    # Categories have the names of the heads of CHAIR's list, whose other words questions may use.
+    words = {word: head for word, head in HEADS.items() if head in names} | {name: name for name in names}
+
+    def about(question: Question) -> Sequence[Outline]:
+        text = question.text.lower()
+        named = [word for word in words if re.search(rf"\b{re.escape(word)}\b", text)]
+        in_image = outlines.get(image_of(question.picture), {})
+        return in_image.get(words[max(named, key=len)], ()) if named else ()
+
+    return replace(found, outlines=about, made_from={**made_from, "annotations": [file.name for file in files]})
 
 
-@dataclass(frozen=True)
-class Regions:
-    """Outlines of objects by image and category, the categories' names in questions, and the files that were read."""
-
-    outlines: Mapping[int, Mapping[str, Sequence[Outline]]]
-    words: Mapping[str, str]
-    files: list[str]
-
-    @classmethod
-    def read(cls, path: Path, pictures: Collection[str]) -> Regions:
-        """Read the objects in some pictures."""
-        files = [path] if path.is_file() else sorted([*path.glob(INSTANCES), *path.glob(f"annotations/{INSTANCES}")])
-        if not files:
-            raise DataError(f"{path}: expected COCO's instances_val2014.json or the like, or a folder that holds it")
-        ids = {image for picture in pictures if (image := image_of(picture)) is not None}
-        wanted = {Path(picture).name for picture in pictures}
-        outlines: dict[int, dict[str, list[Outline]]] = {}
-        names: set[str] = set()
-        for file in files:
-            content = read_json(file)
-            listed = isinstance(content, dict) and "images" in content
-            rows = coco_rows(file, content, "images", id=int, file_name=str) if listed else ()
-            known = {row["id"] for row in rows if Path(row["file_name"]).name in wanted} or ids
-            categories = {row["id"]: row["name"] for row in coco_rows(file, content, "categories", id=int, name=str)}
-            names |= {*categories.values()}
-            for row in coco_rows(file, content, "annotations", image_id=int, category_id=int):
-                if row["image_id"] in known and row["category_id"] in categories:
-                    in_image = outlines.setdefault(row["image_id"], {})
-                    in_image.setdefault(categories[row["category_id"]], []).extend(_outlines(file, row))
-        if not outlines:
-            raise DataError(f"{path}: has no objects of the questions' pictures")
-        # Categories have the names of the heads of CHAIR's list, whose other words questions may use.
-        words = {word: head for word, head in HEADS.items() if head in names} | {name: name for name in names}
-        return cls(outlines, words, [file.name for file in files])
-
-    def about(self, question: Question) -> Sequence[Outline]:
-        """Return the outlines of the object that a question asks about."""
-        image, text = image_of(question.picture), question.text.lower()
-        named = [word for word in self.words if re.search(rf"\b{re.escape(word)}\b", text)]
-        if image is None or not named:
-            return ()
-        return self.outlines.get(image, {}).get(self.words[max(named, key=len)], ())
-
-
-def _outlines(file: Path, row: Mapping[str, Any]) -> list[Outline]:
-    """Return the corners of an instance's box, or its polygons."""
-    try:
-        if "bbox" in row:
-            x, y, width, height = map(float, row["bbox"])
-            return [(x, y, x + width, y, x + width, y + height, x, y + height)]
-        return [tuple(map(float, polygon)) for polygon in row["segmentation"]]
-    except (KeyError, TypeError, ValueError):
-        raise DataError(f"{file}: neither a box nor polygons: {brief(row, 80)}") from None
+def _outlines_of(
+    path: Path, images: Collection[int | None]
+) -> tuple[list[Path], set[str], dict[int | None, dict[str, list[Outline]]]]:
+    """Return the files that were read, all categories, and the outlines of objects in some images, by category."""
+    files = [path] if path.is_file() else sorted([*path.glob(INSTANCES), *path.glob(f"annotations/{INSTANCES}")])
+    if not files:
+        raise DataError(f"{path}: expected COCO's instances_val2014.json or the like, or a folder that holds it")
+    names, outlines = set[str](), dict[int | None, dict[str, list[Outline]]]()
+    for file in files:
+        content = read_json(file)
+        categories = {row["id"]: row["name"] for row in coco_rows(file, content, "categories", id=int, name=str)}
+        names |= {*categories.values()}
+        for row in coco_rows(file, content, "annotations", image_id=int, category_id=int):
+            if row["image_id"] in images and row["category_id"] in categories:
+                try:
+                    x, y, width, height = map(float, row["bbox"])
+                except (KeyError, TypeError, ValueError):
+                    raise DataError(f"{file}: expected an object with its `bbox`: {brief(row, 80)}") from None
+                corners = (x, y, x + width, y, x + width, y + height, x, y + height)
+                outlines.setdefault(row["image_id"], {}).setdefault(categories[row["category_id"]], []).append(corners)
+    if not outlines:
+        raise DataError(f"{path}: has no objects of the questions' pictures")
+    return files, names, outlines
 
 
 def black_out(image: Image.Image, outlines: Sequence[Outline]) -> Image.Image:

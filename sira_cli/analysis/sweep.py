@@ -1,11 +1,5 @@
 """K and alpha over yes/no questions: the paper's Figure 3.
 
-units = Units[list[str]](Path("sweep.jsonl"))
-questions, grid = in_splits([Path("coco_pope_random.json")], Path("val2014/")), Grid((8, 16), ALPHAS)
-for event in sweep(lvlm, questions, grid, units):
-    print(event)
-print(SweepReport.of(lvlm, questions, grid, units).best)
-
 An answer is read from its first token, so one prefill gives the answers of a question in every cell: z_full does not
 depend on K, and z_cf not on alpha (`core.passes`).
 """
@@ -14,56 +8,45 @@ from __future__ import annotations
 
 import functools
 import itertools
+import math
 import re
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
 
 from sira_cli import methods
-from sira_cli.analysis.experiment import Events, ModelReport, Units, run_missing
-from sira_cli.analysis.plots import draw_line, new_figure
+from sira_cli.analysis.experiment import Events, ModelReport, Units, draw_line, new_figure, run_missing
 from sira_cli.analysis.questions import Question, QuestionSet
-from sira_cli.core.config import check_range
 from sira_cli.core.families import find_backbone
 from sira_cli.core.passes import next_token
 from sira_cli.core.rules import contrast, plausible
 from sira_cli.errors import PictureError, SettingsError, UnfinishedReasoningError
-from sira_cli.eval.figures import (
-    compare_answers,
-    compare_captions,
-    count_answer,
-    named_differences,
-    named_figures,
-    strict,
-)
+from sira_cli.eval import figures as counted
 from sira_cli.eval.statistics import Figure, MethodFigures, Tally
-from sira_cli.models.memory import PictureMemory, peak_memory
 from sira_cli.models.model import LoadedModel
-from sira_cli.models.placement import devices_of
 from sira_cli.models.preset import Preset
 from sira_cli.run.events import FailedPicture, StageStarted
 from sira_cli.run.lvlm import Lvlm
-from sira_cli.run.records import Table, hash_of
-from sira_cli.run.runner import Batch, BatchSize, Item, Task, check_batch_size, most_that_fit
+from sira_cli.run.records import Table, flat, hash_of
+from sira_cli.run.runner import Batch, BatchSize, Item, Task
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure as Plot
 
-ALPHAS = (0.25, 0.5, 0.75, 1.0, 1.5, 2.0)
 VALUES = 6  # number of values of K, unless they are given
-MOST_CAPTIONS = 32  # at once, where memory decides
 DECODED = 2  # pictures whose bytes and samples wait for the next question about them
-SCORE = "accuracy"  # the deciding figure of answers
+SCORE, MEAN = "accuracy", "mean accuracy"  # the deciding figure of answers
 CAPTIONS = ("CHAIRs", "CHAIRi", "coverage")  # figures in the table
 # Rules for the best setting, which were fixed before any measurement.
-SCORE_RULE = f"the highest mean {SCORE} over the splits"
+SCORE_RULE = f"the highest {MEAN} over the splits"
 CAPTIONS_RULE = (
     "of the settings whose coverage is at most one point below greedy's, whose adversarial accuracy is not below it "
     "and whose CHAIRi is, the one with the least CHAIRi; "
     "without such a setting the paper's K = L/2 and alpha = 0.5, if measured"
 )
+ANSWER_UNIT, CAPTION_UNIT = "question {}", "captions of scene {}, K = {}"
 Figures = Mapping[str, Figure]
 T = TypeVar("T")
 
@@ -124,51 +107,38 @@ def parse_ks(text: str) -> tuple[int, ...]:
 
 
 def parse_alphas(text: str) -> tuple[float, ...]:
-    """Read values of alpha: `0.5,1`. 0 is left out: it is greedy, which is always measured."""
+    """Read values of alpha: `0.5,1`."""
     try:
         values = {float(part) for part in text.split(",")}
     except ValueError:
-        raise SettingsError(f"`alpha=` {text!r}: expected numbers such as 0.5,1") from None
-    for value in values:
-        check_range("alpha", value, 0.0)
-    if values == {0.0}:
-        raise SettingsError("`alpha=` 0 is greedy, which is always measured: give one above 0")
-    return tuple(sorted(values - {0.0}))
+        values = set()
+    if not values or not all(0 < value < math.inf for value in values):
+        raise SettingsError(f"`alpha=` {text!r}: expected numbers above 0 such as 0.5,1; greedy is always measured")
+    return tuple(sorted(values))
 
 
 def decisive(preset: Preset, questions: QuestionSet, alphas: Sequence[float], captions: bool) -> dict[str, Any]:
     """Return the settings that decide a sweep's texts, besides K and the checkpoint's revision, as JSON holds them."""
-    parts = preset.decisive()
+    parts, prompts = preset.decisive(), {"caption": preset.prompts.caption} if captions else {}
     for swept in ("k", "k_fraction", "alpha"):
         del parts["sira"][swept]
-    if captions:
-        parts["prompts"] = {"caption": preset.prompts.caption}
-    else:
+    if not captions:
         del parts["generation"]  # the first token is always the likeliest
-    flat = {
-        f"{part}.{name}".removesuffix("."): value
-        for part, values in parts.items()
-        for name, value in (values.items() if isinstance(values, dict) else [("", values)])
-    }
     rows = [
         {"picture": each.picture, "text": each.text, "there": each.expected, "splits": each.splits}
         for each in questions.questions
     ]
-    return flat | {
-        "prompts.ask": preset.prompts.ask,
+    return flat(parts | {"prompts": prompts | {"ask": preset.prompts.ask}}) | {
         "captions": captions,
         "alpha": list(alphas),
         "splits": list(questions.splits),
         "images": questions.folder,
-        "questions": len(questions.questions),
+        "questions": len(rows),
         "questions_sha256": hash_of(questions=rows),
     }
 
 
 # --- answers and captions
-
-
-ANSWER_UNIT, CAPTION_UNIT = "question {}", "captions of scene {}, K = {}"
 
 
 def first_tokens(lvlm: LoadedModel, grid: Grid, inputs: Any) -> torch.Tensor:
@@ -198,26 +168,12 @@ class FirstTokens(Task[list[str]]):
         text = functools.cache(lambda token: lvlm.vocabulary.text([token]).strip())
         return [[text(token) for token in row] for row in first_tokens(lvlm, self.grid, batch.inputs).tolist()]
 
-    def largest_batch(self, lvlm: LoadedModel, inputs: Any) -> int:
-        """Run the prompt of one question, and return the number of questions that fit."""
-
-        def measure() -> PictureMemory:
-            with peak_memory(*devices_of(lvlm.model)) as peak:
-                first_tokens(lvlm, self.grid, inputs)
-            return PictureMemory(peak.bytes, 0)  # no text follows the first token
-
-        return most_that_fit(lvlm.model, measure, "a question takes {prompt:.3f} GB")
-
 
 @dataclass(frozen=True)
 class CaptionsOfCells(Task[list[str]]):
     """A picture's captions in several cells with the same K."""
 
     lvlms: Sequence[Lvlm]  # the model in each cell
-
-    def largest_batch(self, lvlm: LoadedModel, inputs: Any) -> int:
-        """Return the number of pictures that fit into memory, at most `MOST_CAPTIONS`."""
-        return min(super().largest_batch(lvlm, inputs), MOST_CAPTIONS)
 
     def answers(self, lvlm: LoadedModel, batch: Batch[list[str]], on_text: Any = None) -> list[list[str]]:
         """Return the captions of the cells for each picture."""
@@ -238,11 +194,10 @@ def sweep(
     batch_size: BatchSize | None = None,
 ) -> Events:
     """Measure what is missing in `units`, and yield events. A picture that fails is an event once; the others go on."""
-    check_batch_size(batch_size)
     lvlm.check_prompts((each.text, each.picture) for each in questions.questions)
-    settings = decisive(lvlm.preset, questions, grid.alphas, captions)
-    settings |= {"quantization": lvlm.quantization, "k": list(grid.ks)}
-    units.begin(settings | {"checkpoint": lvlm.revision, "dtype": str(lvlm.model.dtype)})
+    own = {"k": list(grid.ks), "checkpoint": lvlm.revision, "dtype": str(lvlm.model.dtype)}
+    settings = decisive(lvlm.preset, questions, grid.alphas, captions) | {"quantization": lvlm.quantization}
+    units.begin(settings | own)
     prompts = lvlm.preset.prompts
 
     def asking(number: int, question: Question) -> Item[list[str]]:
@@ -253,18 +208,16 @@ def sweep(
     asked = itertools.starmap(asking, enumerate(questions.questions))
     yield from run_missing(lvlm, FirstTokens(grid), asked, units, batch_size)
     if captions:
-        pictures, greedy = questions.pictures, lvlm.preset.with_settings(k=None, alpha=GREEDY.alpha)
-        yield StageStarted("captions", len(pictures) * len(grid.cells()))
-        lvlms = {GREEDY.k: [lvlm.under(methods.find("greedy"), greedy)]}
-        for k in grid.ks:
-            presets = [lvlm.preset.with_settings(k=k, alpha=alpha) for alpha in grid.alphas]
-            lvlms[k] = [lvlm.under(methods.find("sira"), preset) for preset in presets]
-        for k, cells in lvlms.items():
+        yield StageStarted("captions", len(questions.pictures) * len(grid.cells()))
+        for k in (GREEDY.k, *grid.ks):
+            method = methods.find("sira" if k else "greedy")
+            presets = [lvlm.preset.with_settings(k=k or None, alpha=alpha) for alpha in (grid.alphas if k else [0.0])]
+            cells = CaptionsOfCells([lvlm.under(method, preset) for preset in presets])
             items = (
                 Item[list[str]](questions.picture(name), name, prompts.caption, CAPTION_UNIT.format(name, k))
-                for name in pictures
+                for name in questions.pictures
             )
-            for event in run_missing(lvlm, CaptionsOfCells(cells), items, units, batch_size, len(cells)):
+            for event in run_missing(lvlm, cells, items, units, batch_size, len(presets)):
                 if isinstance(event, FailedPicture):
                     raise PictureError(event.error)
                 yield event
@@ -277,20 +230,16 @@ def sweep(
 def by_score(figures: Mapping[Cell, Figures]) -> Cell:
     """Return the setting with the highest mean score; on a tie the smaller K, then the smaller alpha."""
     cells = sorted(cell for cell in figures if cell != GREEDY)
-    return max(cells, key=lambda cell: round(figures[cell][f"mean {SCORE}"].value, 9))  # the first on a tie
+    return max(cells, key=lambda cell: round(figures[cell][MEAN].value, 9))  # the first on a tie
 
 
-def by_captions(figures: Mapping[Cell, Figures]) -> Cell | None:
-    """Return the setting that CAPTIONS_RULE picks; None if no setting fulfils it."""
-    return by_captions_among({cell: figures[cell] for cell in sorted(figures) if cell != GREEDY}, figures[GREEDY])
-
-
-def by_captions_among(figures: Mapping[T, Figures], greedy: Figures) -> T | None:
+def by_captions(figures: Mapping[T, Figures], greedy: T) -> T | None:
     """Return the setting of any method that CAPTIONS_RULE picks, the first on a tie; None if none fulfils it."""
+    least = figures[greedy]["adversarial accuracy"].value
     fit = [
         setting
         for setting, row in figures.items()
-        if captions_fit(row, greedy) and row["adversarial accuracy"].value >= greedy["adversarial accuracy"].value
+        if captions_fit(row, figures[greedy]) and row["adversarial accuracy"].value >= least
     ]
     return min(fit, key=lambda setting: figures[setting]["CHAIRi"].value, default=None)
 
@@ -347,24 +296,32 @@ class SweepReport(ModelReport):
         answered = [(question, units[unit]) for unit, question in named.items() if unit in units]
         if not answered:
             raise PictureError("no question could be answered")
-        cells = grid.cells()
-        splits = {f"{split} ": compare_answers(_answers_of(split, answered, cells)) for split in questions.splits}
-        pictures = {question.picture for question, _ in answered}
-        groups = {**splits, "mean ": MethodFigures.mean(list(splits.values()))}
-        if captions:
-            groups = {"": compare_captions(_captions_of(questions.count_caption, pictures, grid, units)), **groups}
+        cells, pictures = grid.cells(), {question.picture for question, _ in answered}
+        groups = dict[str, MethodFigures]()
+        if captions and questions.count_caption is not None:
+            tallies = {cell.name: Tally() for cell in cells}
+            for cell, picture in itertools.product(cells, pictures):
+                number = grid.alphas.index(cell.alpha) if cell.k else 0
+                caption = units[CAPTION_UNIT.format(picture, cell.k)][number]
+                tallies[cell.name].counts[picture] = questions.count_caption(picture, caption)
+            groups[""] = counted.compare_captions(tallies)
+        splits = {
+            f"{split} ": counted.compare_answers(_answers_of(split, answered, cells)) for split in questions.splits
+        }
+        groups |= {**splits, "mean ": MethodFigures.mean(list(splits.values()))}
         rows = tuple(
             SettingRow(
                 cell.k,
                 cell.alpha,
-                sum(strict(texts[number]) is None for _, texts in answered),
-                named_figures(groups, cell.name),
-                named_differences(groups, cell.name, GREEDY.name),
+                sum(counted.strict(texts[number]) is None for _, texts in answered),
+                counted.named_figures(groups, cell.name),
+                counted.named_differences(groups, cell.name, GREEDY.name),
             )
             for number, cell in enumerate(cells)
         )
         figures = {cell: row.figures for cell, row in zip(cells, rows, strict=True)}
-        chosen = by_captions(figures) if captions else by_score(figures)
+        chosen = by_captions(figures, GREEDY) if captions else by_score(figures)
+        usual = paper(lvlm.layers)
         return cls(
             **cls.fields_of(lvlm),
             layers=lvlm.layers,
@@ -375,7 +332,7 @@ class SweepReport(ModelReport):
             failures=tuple(units.failures.values()),
             score=SCORE,
             rule=CAPTIONS_RULE if captions else SCORE_RULE,
-            best=chosen or (paper(lvlm.layers) if paper(lvlm.layers) in cells else None),
+            best=chosen or (usual if usual in cells else None),
             by_default=chosen is None,
             rows=rows,
         )
@@ -388,21 +345,19 @@ class SweepReport(ModelReport):
     @property
     def by(self) -> str:
         """The figure that decides which setting is the best."""
-        return "CHAIRi" if self.captions else f"mean {self.score}"
+        return "CHAIRi" if self.captions else MEAN
 
     def table(self) -> Iterator[Table | str]:
         """Yield the table, a row per setting, then what was measured, and the best setting."""
-        mean, chosen, best = f"mean {self.score}", None, "none of these settings"
+        chosen, best, captions = None, "none of these settings", CAPTIONS * self.captions
         sections: dict[int, list[list[str]]] = {}
         for row in self.rows:
             cells = [
                 *((str(row.k), f"{row.alpha:g}") if row.k else ("-", "greedy")),
-                *(f"{row.figures[f'{split} {self.score}']}" for split in self.splits),
-                f"{row.figures[mean]}",
-                f"{row.differences[mean]:+}" if row.k else "",
-                f"{row.figures['mean yes'].value:.1f}",
-                str(row.neither),
-                *(f"{row.figures[name]}" for name in CAPTIONS if self.captions),
+                *(f"{row.figures[f'{split} {SCORE}']}" for split in self.splits),
+                *(f"{row.figures[MEAN]}", f"{row.differences[MEAN]:+}" if row.k else ""),
+                *(f"{row.figures['mean yes'].value:.1f}", str(row.neither)),
+                *(f"{row.figures[name]}" for name in captions),
             ]
             sections.setdefault(row.k, []).append(cells)
             if self.best == Cell(row.k, row.alpha):
@@ -410,7 +365,7 @@ class SweepReport(ModelReport):
                 best = f"{self.best.name}: {self.by} {row.figures[self.by]}, {apart.value:+.1f} against greedy, "
                 best += f"95 % interval {apart.low:+.1f} to {apart.high:+.1f}"
                 best += ", which holds 0: no difference to greedy is shown" * (apart.low <= 0 <= apart.high)
-        heads = ["K", "alpha", *self.splits, mean, "- greedy", "mean yes", "neither", *CAPTIONS * self.captions]
+        heads = ["K", "alpha", *self.splits, MEAN, "- greedy", "mean yes", "neither", *captions]
         yield Table((), heads, list(sections.values()), chosen=chosen, tight=True)
         yield f"{self.questions:,} questions about {self.pictures:,} pictures; in percent, ± half a 95 % interval"
         yield "yes: answers that count as yes by POPE's rule; neither: number of answers that are neither yes nor no"
@@ -421,7 +376,7 @@ class SweepReport(ModelReport):
         """Draw Figure 3: (a) the score over K at the best alpha, (b) over alpha, from greedy on, at the best K.
 
         With captions, more rows have the figures of their rule. If no setting is best, the one nearest to the paper's
-        is drawn.
+        is drawn. Each figure is a line with its interval as a band, and greedy's value is dashed.
         """
         from matplotlib.ticker import MaxNLocator
 
@@ -429,32 +384,27 @@ class SweepReport(ModelReport):
         shown, figures = self.best or paper(self.layers), self.figures
         k = min(ks, key=lambda value: abs(value - shown.k))
         alpha = min(alphas, key=lambda value: abs(value - shown.alpha))
-        panels = {self.score: {split: f"{split} {self.score}" for split in self.splits}}  # a figure per line's label
+        over = [(ks, [Cell(value, alpha) for value in ks], f"(a) alpha = {alpha:g}")]
+        over += [([0, *alphas], [GREEDY, *(Cell(k, value) for value in alphas)], f"(b) K = {k}")]  # type: ignore[list-item]
+        panels = {SCORE: {split: f"{split} {SCORE}" for split in self.splits}}  # a figure per line's label
         if self.captions:
             panels |= {name: {name: name} for name in ("CHAIRi", "coverage")}
         plot = new_figure(1 + 3.2 * len(panels))
-
-        def panel(axes: Any, lines: Mapping[str, str], values: Sequence[float], cells: Sequence[Cell]) -> None:
-            """Draw a line per figure over cells, with its interval as a band, and greedy's value."""
-            for n, (label, name) in enumerate(lines.items()):
-                drawn = [figures[cell][name] for cell in cells]
-                colour = draw_line(axes, values, [(each.value, each.low, each.high) for each in drawn], label, n)
-                axes.axhline(figures[GREEDY][name].value, color=colour, linestyle="--", linewidth=1)
-            axes.grid(alpha=0.3)
-
-        for number, (title, lines) in enumerate(panels.items()):
-            over_k = plot.add_subplot(len(panels), 2, 2 * number + 1)
-            over_alpha = plot.add_subplot(len(panels), 2, 2 * number + 2, sharey=over_k)
-            panel(over_k, lines, ks, [Cell(value, alpha) for value in ks])
-            panel(over_alpha, lines, [0, *alphas], [GREEDY, *(Cell(k, value) for value in alphas)])
-            over_k.xaxis.set_major_locator(MaxNLocator(integer=True))
-            over_k.set_ylabel(f"{title}, percent")
-            if number == 0:
-                over_k.set_title(f"(a) alpha = {alpha:g}")
-                over_alpha.set_title(f"(b) K = {k}")
-                handles, labels = over_k.get_legend_handles_labels()
-        over_k.set_xlabel(f"layers after the fork, K (of L = {self.layers})")
-        over_alpha.set_xlabel("contrast strength, alpha")
+        grid = plot.subplots(len(panels), 2, sharey="row", squeeze=False)
+        for axes_row, (title, lines) in zip(grid, panels.items(), strict=True):
+            axes_row[0].set_ylabel(f"{title}, percent")
+            for axes, (values, cells, _) in zip(axes_row, over, strict=True):
+                for n, (label, name) in enumerate(lines.items()):
+                    drawn = [figures[cell][name] for cell in cells]
+                    colour = draw_line(axes, values, [(each.value, each.low, each.high) for each in drawn], label, n)
+                    axes.axhline(figures[GREEDY][name].value, color=colour, linestyle="--", linewidth=1)
+                axes.grid(alpha=0.3)
+            axes_row[0].xaxis.set_major_locator(MaxNLocator(integer=True))
+        for axes, (_, _, title) in zip(grid[0], over, strict=True):
+            axes.set_title(title)
+        grid[-1][0].set_xlabel(f"layers after the fork, K (of L = {self.layers})")
+        grid[-1][1].set_xlabel("contrast strength, alpha")
+        handles, labels = grid[0][0].get_legend_handles_labels()
         plot.legend(handles, labels, loc="outside lower center", ncols=min(len(labels), 4), frameon=False)
         measured = f"{self.questions:,} questions, {self.pictures:,} pictures"
         plot.suptitle(f"{self.preset or self.model}: {measured}, 95 % intervals; dashed: greedy")
@@ -466,16 +416,6 @@ def _answers_of(split: str, answered: Sequence[tuple[Question, list[str]]], cell
     tallies = {cell.name: Tally() for cell in cells}
     for number, (question, texts) in enumerate(answered):
         for time in range(question.splits.count(split)):
-            for cell, text in zip(cells, texts, strict=True):
-                tallies[cell.name].add(question.picture, f"{number} {time}", *count_answer(text, question.expected))
-    return tallies
-
-
-def _captions_of(count: Any, pictures: Collection[str], grid: Grid, units: Units[list[str]]) -> dict[str, Tally]:
-    """Count the captions of the pictures that were asked about, by cell."""
-    tallies = {}
-    for cell in grid.cells():
-        number = 0 if cell == GREEDY else grid.alphas.index(cell.alpha)
-        captions = {picture: units[CAPTION_UNIT.format(picture, cell.k)][number] for picture in pictures}
-        tallies[cell.name] = Tally({picture: count(picture, caption) for picture, caption in captions.items()})
+            for tally, text in zip(tallies.values(), texts, strict=True):
+                tally.add(question.picture, f"{number} {time}", *counted.count_answer(text, question.expected))
     return tallies

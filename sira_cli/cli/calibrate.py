@@ -22,7 +22,7 @@ from sira_cli.errors import SettingsError
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from sira_cli.analysis.calibration.support import ControlsReport, SupportReport
+    from sira_cli.analysis.calibration.support import SupportReport
     from sira_cli.analysis.questions import QuestionSet
     from sira_cli.methods.calibrated import Calibration
     from sira_cli.models.preset import Preset
@@ -178,7 +178,6 @@ def support(
         if is_refused:
             raise SettingsError(message)
     preset = choose_preset(model)
-    report: SupportReport | ControlsReport
     if labels is not None:
         from sira_cli.analysis.calibration.support import from_files
 
@@ -214,16 +213,16 @@ def support(
         how = f"min_support by sira calibrate support{' --controls' * controls} on {report.pictures} pictures"
         holds = f"min_support = {report.threshold:g}"
         save_preset(preset.model_copy(update={"verify": verify}), write_preset, how, holds)
-    if failed := getattr(report, "failed", 0):
-        say(f"{failed} of {report.pictures + failed} failed")
+    if report.failed:
+        say(f"{report.failed} of {report.pictures + report.failed} failed")
         raise typer.Exit(3)
 
 
 def _by_controls(
     paths: list[str], limit: int | None, objects: str | None, files: Files, preset: Preset, model: ResearchModelOptions
-) -> ControlsReport:
+) -> SupportReport:
     """Ask about the things that captions name and about controls, and find the threshold."""
-    from sira_cli.analysis.calibration.support import ControlsReport, WithControls
+    from sira_cli.analysis.calibration.support import WithControls, from_controls
     from sira_cli.look.claims import ObjectFinder, Verify
     from sira_cli.look.words import find_words
     from sira_cli.pictures.captions import check_pictures, find_captions
@@ -241,7 +240,7 @@ def _by_controls(
     task = Check.under(preset, replace(verify, words=words)).about(pictures)
     with Output(task, pictures, files) as written, resumable(written.any, files.overwrite):
         events = run(task, pictures, engine_of(model, groups.EngineOptions(), pictures), written)
-        return ControlsReport.of(run_records(events, written))
+        return from_controls(run_records(events, written))
 
 
 @with_options(

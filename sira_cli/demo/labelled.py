@@ -63,4 +63,4 @@ def scene_report(lvlm: Lvlm, count: int, on_progress: Callable[[int], None] = la
             captions.append(Caption(f"scene {name}", name, {claim.thing: claim.support for claim in claims}))
             on_progress(len(captions))
     labelled = labelled_by(captions, lambda caption: scenes[caption.file_name].objects)
-    return SupportReport.of(Source(lvlm.preset.model, lvlm.revision, verify), count, labelled)
+    return SupportReport.of(Source(lvlm.preset.model, lvlm.revision, verify), "labels", labelled, count)

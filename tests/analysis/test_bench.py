@@ -18,16 +18,11 @@ from sira_cli.analysis import bench as package
 from sira_cli.analysis.bench import measure as measuring
 from sira_cli.analysis.bench import random_models, shape_names
 from sira_cli.analysis.bench.measure import BenchReport, BenchRow, Timing, measure, pictures, prompts
-from sira_cli.core.arguments import CACHE
-from sira_cli.core.config import SiraConfig
-from sira_cli.core.fork import attach
 from sira_cli.methods import METHODS
 from sira_cli.models import presets
-from sira_cli.models.memory import cache_bytes
 from sira_cli.run.lvlm import Lvlm
 from tests.support.calibrations import calibrated_for
-from tests.support.decoding import case_of
-from tests.support.helpers import generate, hooks
+from tests.support.helpers import hooks
 
 HELD_ELSEWHERE = ("gemma4-26b-a4b", "gemma4-e4b", "qwen3.5-4b", "qwen3.5-9b")  # in tests/models/test_layouts.py
 SMALL_TEXT = {"hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 4}
@@ -133,19 +128,6 @@ def test_a_text_does_not_end_early(qwen: Lvlm):
         assert len(measure(lvlm, prepared(lvlm, 1), 5).tokens) == 5
     finally:
         handle.remove()
-
-
-def test_states_of_both_streams_are_counted():
-    case, new = case_of("Qwen3.5"), 3
-    prompt, text = 30, 14
-    cache = hf.DynamicCache(config=case.model.config)
-    with attach(case.model, SiraConfig(k=4)):
-        generate(case.model, case.inputs, **{CACHE: cache}, max_new_tokens=new)
-        state = cache.layers[3].states
-        columns = 2 * (prompt + new - 1 + text + new - 1)  # of two late attention layers, and none before the fork
-        states = 2 + 2 * 2  # of two recurrent layers before the fork, and of both streams in two behind it
-        size = state.conv_states[0][0].nbytes + state.recurrent_states[0][0].nbytes
-        assert cache_bytes(cache)[0] == columns * 2 * 2 * 16 * 4 + states * size
 
 
 # --- figures

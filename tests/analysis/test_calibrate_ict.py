@@ -15,7 +15,7 @@ from torch.nn import functional as F
 
 from sira_cli.analysis.calibration.ict import calibration, fit, train
 from sira_cli.analysis.experiment import Units
-from sira_cli.analysis.questions import Question, QuestionSet, Regions, black_out, with_places
+from sira_cli.analysis.questions import Question, QuestionSet, black_out, with_places
 from sira_cli.errors import DataError
 from sira_cli.methods.calibrated import Calibration
 from sira_cli.models import presets
@@ -199,12 +199,11 @@ def test_a_picture_that_fails_is_said_once_and_left_out(questions, llava_folder,
 
 
 COCO = {
-    "images": [{"id": 1, "file_name": "COCO_val2014_000000000001.jpg"}],
     "categories": [{"id": 1, "name": "dog"}, {"id": 2, "name": "hot dog"}, {"id": 3, "name": "couch"}],
     "annotations": [
         {"image_id": 1, "category_id": 1, "bbox": [2, 3, 4, 5], "segmentation": [[0, 0, 1, 0, 1, 1]]},
         {"image_id": 1, "category_id": 1, "bbox": [10, 3, 1, 1]},
-        {"image_id": 1, "category_id": 2, "segmentation": [[0, 0, 9, 0, 0, 9], [20, 20, 30, 20, 20, 30]]},
+        {"image_id": 1, "category_id": 2, "bbox": [0, 0, 9, 9]},
         {"image_id": 1, "category_id": 3, "bbox": [0, 0, 8, 8]},
         {"image_id": 2, "category_id": 3, "bbox": [0, 0, 1, 1]},
     ],
@@ -221,20 +220,22 @@ def pope_file(path: Path, *rows: tuple[str, str], image: str = PICTURE) -> Path:
 def test_a_region_is_that_of_the_object_in_the_question(tmp_path):
     (tmp_path / "annotations").mkdir()
     (tmp_path / "annotations" / "instances_val2014.json").write_text(json.dumps(COCO))
-    regions = Regions.read(tmp_path, {PICTURE})
+    found = with_places([pope_file(tmp_path / "a.json", ("A dog?", "yes"))], tmp_path, annotations=tmp_path)
 
-    def about(text: str, picture: str = PICTURE):
-        return regions.about(Question(picture, text, True))
+    def about(text: str, picture: str = PICTURE) -> list[tuple[float, ...]]:
+        corners = found.outlines(Question(picture, text, True))
+        return [(each[0], each[1], each[4], each[5]) for each in corners]
 
-    assert regions.files == ["instances_val2014.json"]
-    dog = [(2.0, 3.0, 6.0, 3.0, 6.0, 8.0, 2.0, 8.0), (10.0, 3.0, 11.0, 3.0, 11.0, 4.0, 10.0, 4.0)]
-    assert about("Is there a dog in the image?") == dog
-    hot_dog = [(0.0, 0.0, 9.0, 0.0, 0.0, 9.0), (20.0, 20.0, 30.0, 20.0, 20.0, 30.0)]
-    assert about("Is there a hot dog in the image?") == hot_dog
-    sofa = about("Is there a sofa in the image?")  # another word for a couch
-    assert sofa == [(0.0, 0.0, 8.0, 0.0, 8.0, 8.0, 0.0, 8.0)]
-    assert about("Is there a doghouse in the image?") == ()
-    assert about("Is there a dog in the image?", "other.jpg") == ()
+    assert found.made_from["annotations"] == ["instances_val2014.json"]
+    assert about("Is there a dog in the image?") == [(2.0, 3.0, 6.0, 8.0), (10.0, 3.0, 11.0, 4.0)]
+    assert about("Is there a hot dog in the image?") == [(0.0, 0.0, 9.0, 9.0)]
+    assert about("Is there a sofa in the image?") == [(0.0, 0.0, 8.0, 8.0)]  # another word for a couch
+    assert about("Is there a doghouse in the image?") == about("Is there a dog in the image?", "other.jpg") == []
+    for content, message in (({"categories": [], "annotations": []}, "has no objects"), (COCO, "with its `bbox`")):
+        broken = content | {"annotations": [row | {"bbox": None} for row in content["annotations"]]}
+        (tmp_path / "broken.json").write_text(json.dumps(broken))
+        with pytest.raises(DataError, match=message):
+            with_places([tmp_path / "a.json"], tmp_path, annotations=tmp_path / "broken.json")
 
 
 def test_regions_are_black_and_the_rest_is_as_it_was():
@@ -253,7 +254,7 @@ def test_questions_of_several_files_are_asked_once(tmp_path):
     assert (asked, found.outlines) == ([("A dog?", True), ("A cup?", False), ("A car?", False)], None)
     assert [each.text for each in with_places([two, one], tmp_path, 1).questions] == ["A dog?"]
     three = pope_file(tmp_path / "c.json", ("A cup?", "yes"))
-    with pytest.raises(DataError, match=r"c\.json: 'A cup\?' .* has another label in an earlier row"):
+    with pytest.raises(DataError, match="a question has both labels"):
         with_places([one, three], tmp_path)
 
 
@@ -311,21 +312,6 @@ def test_what_is_refused_before_a_model_is_loaded(sira, data, monkeypatch, given
     found, out, err = sira("calibrate", "ict", "-m", "nowhere/at-all", *given)
     assert (found, out) == (code, "")
     assert message in err
-
-
-def test_without_a_calibration_a_command_names_the_one_that_makes_it(sira, llava_folder, photos, tmp_path):
-    """Before any weights are read."""
-    pope_file(tmp_path / "pope.json", ("Is there a dog?", "yes"), image=photos["coffee"].name)
-    for command in (
-        ("caption", photos["coffee"], "-o", tmp_path / "a.jsonl"),
-        ("ask", photos["coffee"], "Hm?"),
-        ("eval", "pope", tmp_path / "pope.json", "--images", photos["coffee"].parent),
-        ("bench", "--runs", 1),
-    ):
-        code, out, err = sira(*command, "-m", llava_folder, "--method", "ict")
-        assert (code, out, "Traceback" in err) == (2, "", False)
-        assert f"method ict needs a calibration of {llava_folder}" in err
-        assert f"`sira calibrate ict -m {llava_folder} -h`" in err
 
 
 # --- the shipped calibration

@@ -131,7 +131,7 @@ def test_the_command_makes_the_calibration_that_the_method_finds(sira, tmp_path)
     (tmp_path / "broken.png").write_bytes(b"no picture")
     command = ("calibrate", "maskcd", EXAMPLES[0], tmp_path / "broken.png", "-p", "demo", "-b", 2)
     code, out, err = sira(*command, home=home)
-    assert (code, "1 of 2 pictures failed" in err, "\n1 picture, " in out) == (3, True, True)
+    assert (code, "1 of 2 pictures failed" in err, "1 picture, " in out) == (3, True, True)
     assert "now: sira caption PATH -p demo --method maskcd" in err
     (own,) = (home / "calibrations" / "maskcd").iterdir()
     assert own.name == next((SHIPPED_CALIBRATIONS / "maskcd").iterdir()).name

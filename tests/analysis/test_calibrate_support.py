@@ -9,16 +9,13 @@ import numpy as np
 import pytest
 
 from sira_cli.analysis.calibration.support import (
-    ControlsReport,
-    Labelled,
     Source,
     SupportReport,
     WithControls,
     from_coco,
+    from_controls,
     from_labels,
-    interval_of,
     read_captions,
-    threshold_of,
 )
 from sira_cli.demo.export import export
 from sira_cli.demo.labelled import scene_report
@@ -67,23 +64,31 @@ def captions(tmp_path) -> Path:
 # --- with labels
 
 
-@pytest.mark.parametrize("share", [0.0, 0.03, 0.1, 1.0])
-def test_the_threshold_is_the_highest_that_keeps_the_promise(share):
-    rng = np.random.default_rng(1)
-    objects = [
-        Labelled(number % 20, bool(there), float(rng.beta(5, 1) if there else rng.beta(1, 2)))
-        for number, there in enumerate(rng.random(300) < 0.8)
-    ]
-    report = SupportReport.of(SOURCE, 20, objects, false_alarms=share)
-    there, absent = ([one.support for one in objects if one.there is kind] for kind in (True, False))
-    fit = [number for number in range(1001) if sum(each < number / 1000 for each in there) <= share * len(there)]
-    assert report.threshold == max(fit) / 1000
-    below = report.below[report.threshold]
-    assert below[0] <= share
-    assert below[1] == np.mean([each < report.threshold for each in absent])
-    assert (report.there, report.absent) == (len(there), len(absent))
-    assert report.auroc.low < report.auroc.value < report.auroc.high
-    assert json.loads(report.to_json())["threshold"] == report.threshold
+def supports_of(count: int) -> list[tuple[bool, float]]:
+    """Support of made-up objects: of the first kind, and of the second."""
+    rng = np.random.default_rng(count)
+    kinds = (bool(kind) for kind in rng.random(count) < 0.5)
+    return [(kind, float(rng.beta(5, 1) if kind else rng.beta(1, 3))) for kind in kinds]
+
+
+@pytest.mark.parametrize("count", [5, 60, 700])
+def test_the_threshold_is_what_the_rule_says(count):
+    """The highest that leaves 3 % of the real objects below, and the lowest that so leaves 98 % of the controls."""
+    supports, grid = supports_of(count), [number / 1000 for number in range(1001)]
+    first, second = ([support for kind, support in supports if kind is wanted] for wanted in (True, False))
+    by_labels, by_controls = (SupportReport.of(SOURCE, by, supports, 20) for by in ("labels", "controls"))
+    assert by_labels.threshold == max(each for each in grid if np.mean([one < each for one in first]) <= 0.03)
+    enough = [each for each in grid if 100 * sum(one < each for one in second) >= 98 * len(second)]
+    assert by_controls.threshold == min(enough)
+    for report in (by_labels, by_controls):
+        below = [np.mean([one < report.threshold for one in kind]) for kind in (first, second)]
+        assert report.below == pytest.approx(below)
+        assert report.yes == pytest.approx([np.mean([one >= 0.5 for one in kind]) for kind in (first, second)])
+        assert [*report.objects.values()] == [len(first), len(second)]
+        assert json.loads(report.to_json())["threshold"] == report.threshold
+    assert SupportReport.of(SOURCE, "controls", [(False, 1.0)] * 9, 9).threshold == 1
+    with pytest.raises(DataError, match="no real objects could be measured"):
+        SupportReport.of(SOURCE, "labels", [(False, 0.2)], 1)
 
 
 def test_labels_of_ones_own(tmp_path):
@@ -98,7 +103,7 @@ def test_labels_of_ones_own(tmp_path):
     labels.write_text(json.dumps({"a.jpg": ["Dogs", "cars", "lightsaber"], "b.jpg": ["cat"]}))
     source, captions = read_captions([records])
     assert source == SOURCE
-    expected = [(0, True, 0.9), (0, True, 0.8), (0, True, 0.7), (1, False, 0.2)]
+    expected = [(True, 0.9), (True, 0.8), (True, 0.7), (False, 0.2)]
     assert from_labels(captions, labels) == expected
     for content, message in (
         ('{"a.jpg": ["dog"]}', r"has no labels of 'b\.jpg' .*line 2"),
@@ -118,7 +123,7 @@ def test_labels_of_coco(tmp_path):
         record("photos/COCO_val2014_000000000008.jpg", ("dog", 0.1)),
     )
     labelled, unknown = from_coco(read_captions([records])[1], table)
-    assert (labelled, unknown) == ([(0, True, 0.9), (0, True, 0.8), (1, False, 0.1)], 1)
+    assert (labelled, unknown) == ([(True, 0.9), (True, 0.8), (False, 0.1)], 1)
     _, captions = read_captions([write(tmp_path / "other.jsonl", record("mine.jpg", ("dog", 0.5)))])
     with pytest.raises(DataError, match=r"line 1: 'mine\.jpg' is not a file name of COCO"):
         from_coco(captions, table)
@@ -159,7 +164,7 @@ def test_files_and_scenes_give_the_same(sira, tmp_path):
         for claim in lvlm.check(image, lvlm.caption(image).text).objects:
             kind = others if claim.thing not in HEADS else there if claim.thing in scene.objects else absent
             kind.append(claim.support)
-    counts = [found[name] for name in ("pictures", "there", "absent", "unknown")]
+    counts = [found["pictures"], *found["objects"].values(), found["unknown"]]
     assert counts == [len(scenes), len(there), len(absent), len(others)]
     assert found["threshold"] == pytest.approx(min(there), abs=0.0011)  # 3 % of so few is none
     assert presets.read(preset).verify.min_support == found["threshold"]
@@ -207,16 +212,6 @@ def test_records_of_a_server(sira, captions, tmp_path):
 # --- by controls
 
 
-@pytest.mark.parametrize("percentile", [0, 50, 98, 99.9, 100])
-def test_the_threshold_is_the_lowest_that_so_many_controls_do_not_reach(percentile):
-    rng = np.random.default_rng(3)
-    for count in (1, 7, 400):
-        controls = rng.beta(1, 3, count)
-        enough = [each for each in range(1001) if 100 * sum(controls < each / 1000) >= percentile * count]
-        assert threshold_of(controls, percentile) == min(enough) / 1000
-    assert threshold_of(np.ones(9)) == 1
-
-
 def test_controls_are_what_only_other_captions_name():
     texts = [
         "A dog and a car.",
@@ -248,34 +243,14 @@ def test_the_report_counts_named_things_and_controls():
         objects += [{"spans": [], "support": each} for each in controls]
         return json.loads(record("a.jpg")) | {"objects": objects} | more
 
-    few = [check([0.9, 0.2], [0.1, 0.5]), check([0.6], [0.3, 0.7]), check(status="error")]
-    report = ControlsReport.of(few, 75)
-    assert (report.pictures, report.failed, report.named, report.controls) == (2, 1, 3, 4)
-    assert report.threshold == json.loads(report.to_json())["threshold"] == 0.501
-    assert report.yes == pytest.approx((2 / 3, 1 / 2))
-    assert report.below[0.501] == pytest.approx((1 / 3, 3 / 4))
-    assert report.interval[0] <= 0.501 <= report.interval[1]
-    assert next(report.doubts()).startswith("support means little here: 33% of the named")
-    doubts = ControlsReport.of([check([0.9] * 3 + [0.2], [0.1, 0.5])], 50).doubts()
-    assert [*doubts] == ["only 2 controls: the threshold is uncertain"]
+    report = from_controls([check([0.9, 0.2], [0.1, 0.5]), check([0.6], [0.3, 0.7]), check(status="error")])
+    assert (report.pictures, report.failed, report.objects) == (2, 1, {"named objects": 3, "controls": 4})
+    assert report.threshold == 0.701
+    doubts = [*report.doubts()]
+    assert doubts[0].startswith("support means little here: 67% of the named")
+    assert doubts[1] == "only 4 controls: the threshold is uncertain"
     with pytest.raises(DataError, match="no picture could be asked about"):
-        ControlsReport.of([check(status="error")])
-
-
-def test_the_interval_holds_the_true_threshold_and_four_times_the_pictures_halve_it():
-    """Controls of one picture are alike, so pictures are drawn; the truth is that of very many pictures."""
-    chance = np.random.default_rng(1)
-
-    def draw(pictures):
-        own = chance.normal(-3, 1, (pictures, 1))
-        return 1 / (1 + np.exp(-own - chance.normal(0, 0.5, (pictures, 8))))
-
-    true = np.percentile(draw(200_000), 90)
-    few, many = ([interval_of([*draw(count)], 90, samples=100) for _ in range(40)] for count in (50, 200))
-    for found in (few, many):
-        assert sum(low - 0.001 <= true <= high + 0.001 for low, high in found) >= 33  # of 40; 38 are expected
-    widths = [np.mean([high - low for low, high in found]) for found in (few, many)]
-    assert widths[1] / widths[0] == pytest.approx(0.5, abs=0.1)
+        from_controls([check(status="error")])
 
 
 def test_captions_are_asked_about_and_answers_are_kept(sira, captions, tmp_path):
@@ -292,7 +267,7 @@ def test_captions_are_asked_about_and_answers_are_kept(sira, captions, tmp_path)
     found = json.loads(out)
     threshold = next(each for each in range(1001) if np.mean([one < each / 1000 for one in support[False]]) >= 0.98)
     assert found["threshold"] == pytest.approx(threshold / 1000, abs=0.0011)
-    assert [found["pictures"], found["named"], found["controls"]] == [3, len(support[True]), len(support[False])]
+    assert [found["pictures"], *found["objects"].values()] == [3, len(support[True]), len(support[False])]
     records = [json.loads(each) for each in file.read_text().splitlines()]
     asked = [(bool(each["spans"]), each["support"]) for one in records for each in one["objects"]]
     for kind in (True, False):

@@ -16,7 +16,7 @@ from sira_cli.analysis.doctor import PresetFit, extras, recommend, vllm_state
 from sira_cli.cli.terminal.console import announce
 from sira_cli.errors import SettingsError
 from sira_cli.models import hub, presets
-from sira_cli.models.sizes import check_default_fits, size_of
+from sira_cli.models.sizes import check_default_fits, needed, size_of
 from sira_cli.run import run
 from tests.support import layouts
 from tools import sizes

@@ -21,9 +21,7 @@ from sira_cli.analysis.drift import (
     DriftReport,
     Estimate,
     LastRow,
-    Perturbations,
     Profile,
-    blur,
     cosine_distance,
     diverge,
     last_rows,
@@ -34,11 +32,10 @@ from sira_cli.cli.terminal.output import save_plot
 from sira_cli.core import reference
 from sira_cli.core.config import SiraConfig
 from sira_cli.core.families import find_backbone
-from sira_cli.core.rules import kl_divergence
-from sira_cli.errors import ImageTokenError, PictureError, SettingsError
+from sira_cli.errors import PictureError, SettingsError
 from sira_cli.run.lvlm import load
 from tests.support import tiny
-from tests.support.helpers import generate_sira, hooks
+from tests.support.helpers import generate_sira
 
 EXAMPLES = sorted((Path(__file__).parents[2] / "examples").glob("*.png"))
 
@@ -91,16 +88,6 @@ def test_the_cf_stream_drifts_as_the_reference_says(family: tiny.Tiny, k: int):
         torch.testing.assert_close(row.logits, stream[0], atol=1e-4, rtol=0)
 
 
-def test_no_hook_stays(llava: tiny.Tiny):
-    llava.model(**llava.inputs)  # transformers installs hooks of its own at the first forward
-    before = hooks(llava.model)
-    last_rows(llava.model, llava.inputs, SiraConfig(k=3))
-    text = {name: llava.inputs[name][:, -5:] for name in ("input_ids", "attention_mask")}
-    with pytest.raises(ImageTokenError):
-        last_rows(llava.model, text, SiraConfig(k=3))
-    assert hooks(llava.model) == before
-
-
 # --- the metrics
 
 
@@ -114,20 +101,6 @@ def test_cosine_distance():
     angle = 1e-5  # 1 - cos = 5e-11, far below float32's resolution at 1
     small = cosine_distance(torch.tensor([[1.0, 0.0]]), torch.tensor([[1.0, angle]]))
     assert small.item() == pytest.approx(angle**2 / 2, rel=1e-4)
-
-
-def test_kl_divergence():
-    def kl(full: Tensor, other: Tensor) -> float:
-        return float(kl_divergence(full.log_softmax(-1), other.log_softmax(-1)))
-
-    for full, other in zip(*5 * torch.randn(2, 9, 300, generator=torch.Generator().manual_seed(0)), strict=True):
-        assert kl(full, other) == pytest.approx(naive_kl(full, other), rel=1e-4)
-        assert kl(full, full) == 0
-        assert 0 <= kl(full, full + 1) < 1e-6  # the same distribution
-    by_hand = 0.5 * math.log(0.5 / 0.75) + 0.5 * math.log(0.5 / 0.25)
-    assert kl(torch.tensor([0.0, 0.0]), torch.tensor([math.log(3.0), 0.0])) == pytest.approx(by_hand)
-    p, q = torch.tensor([0.5, 0.5, 0.0, 0.0]), torch.tensor([0.25, 0.25, 0.5, 0.0])  # an impossible token adds nothing
-    assert float(kl_divergence(p.log(), q.log())) == pytest.approx(math.log(2), rel=0, abs=1e-7)
 
 
 # --- perturbed pictures
@@ -173,17 +146,16 @@ def lvlm():
 
 @torch.no_grad()
 def test_blur_and_shuffle_are_the_plain_model_on_other_pictures(lvlm):
-    how, prompt, picture = Perturbations(blur=0.1, patches=4, seed=7), "Is there a tree in the image?", example(0)
-    measured = measure_drift(lvlm, picture, prompt, how)
-    assert blur(picture, 0).tobytes() == picture.tobytes()
+    prompt, picture = "Is there a tree in the image?", example(0)
+    measured = measure_drift(lvlm, picture, prompt)
 
     def plain(shown: Image.Image) -> LastRow:
         inputs, logits = lvlm.prepare([shown], [prompt]), list[Tensor]()
         return LastRow(states(lvlm.model, lambda: logits.append(lvlm.model(**inputs).logits[0, -1])), *logits)
 
     full = plain(picture)
-    agree(measured["blur"], full, plain(picture.filter(ImageFilter.GaussianBlur(38.4))))  # of the shorter side
-    agree(measured["shuffle"], full, plain(shuffle_patches(picture, 4, 7)))
+    agree(measured["blur"], full, plain(picture.filter(ImageFilter.GaussianBlur(0.05 * min(picture.size)))))
+    agree(measured["shuffle"], full, plain(shuffle_patches(picture, 8, 0)))
     assert tuple(measured) == tuple(REFERENCES)
     assert measured["blur"].drift[0] > 1e-4  # from the first layer on, unlike the CF stream
     assert measured["cf"].drift[:4] == (0.0,) * 4
@@ -194,7 +166,7 @@ def test_pictures_that_cannot_be_measured(lvlm):
     small = noise(20, 7)
     with pytest.raises(PictureError, match="20 x 7 pixels cannot be cut into 8 x 8 patches"):
         measure_drift(lvlm, small, "Why?")
-    measure_drift(lvlm, small, "Why?", Perturbations(patches=7))
+    shuffle_patches(small, 7)
     with pytest.raises(SettingsError, match="placeholder"):
         measure_drift(lvlm, example(0), "<image>")
     broken = load("demo")
@@ -222,7 +194,7 @@ def test_means_and_standard_errors():
 def test_every_format_of_the_figure(tmp_path):
     one = Estimate(0.25, 0.001)
     profile = Profile(tuple(Estimate(layer / 100, 0.001) for layer in range(1, 41)), one, one, one)
-    settings = ("", "some/model", "main", None, "float32", "Why?", 20, 40, 20, Perturbations(), 2, ())
+    settings = ("", "some/model", "main", None, "float32", "Why?", 20, 40, 20, {}, 2, ())
     for ending in (".png", ".PDF", ".svg"):
         save_plot(DriftReport(*settings, dict.fromkeys(REFERENCES, profile)), tmp_path / f"drift{ending}")
     assert (tmp_path / "drift.PDF").read_bytes().startswith(b"%PDF-")

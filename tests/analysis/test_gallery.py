@@ -12,10 +12,9 @@ import pytest
 from PIL import Image
 
 from sira_cli.analysis.page import make_page
-from sira_cli.errors import DataError, SettingsError
+from sira_cli.errors import DataError
 from tests.support.browser import violations, wait, without_axe
 from tests.support.records import caption_record
-from tests.support.traces import make_trace, write_traces
 
 HOSTILE = "</script><img src=x onerror=alert(1)><!-- \u2028 \ud800"
 
@@ -95,15 +94,6 @@ def test_without_a_second_look_words_of_low_grounding_are_marked(tmp_path):
 def test_a_record_that_sira_did_not_write_is_named(tmp_path, change, message):
     with pytest.raises(DataError, match=rf"a\.jsonl: the record of a\.png is not as sira writes it: .*{message}"):
         make_page(write(tmp_path / "a.jsonl", record("a.png", "A cat.", cat=0.1) | change))
-
-
-def test_what_does_not_fit_together(captions, tmp_path):
-    traces = write_traces(tmp_path / "trace.jsonl", make_trace(text="A."))
-    with pytest.raises(SettingsError, match="expected one file of records"):
-        make_page(captions, traces)
-    with pytest.raises(SettingsError, match="are for records, not for traces"):
-        make_page(traces, limit=3)
-    assert make_page(traces).shows == "1 trace"
 
 
 def test_the_command(sira, captions):

@@ -15,7 +15,7 @@ import pytest
 from PIL import Image
 
 from sira_cli.analysis.page import render, to_script
-from sira_cli.analysis.page.traces import HEIGHT, Card, Scale, label, token_texts
+from sira_cli.analysis.page.traces import Card, Scale, label, token_texts
 from sira_cli.analysis.trace.read import read_traces
 from tests.support.traces import CAPTION, END, HOSTILE, SCHEMA, failed, hostile, looked_at, make_trace, write_traces
 
@@ -140,20 +140,6 @@ def test_the_words_to_doubt_stand_beside_the_picture(page_of):
     assert not re.search(r'<span class="tok [^>]*> ', strip)  # no coloured space at the end of a line
 
 
-def test_bars_stand_on_zero_and_fill_the_axis(tmp_path, one):
-    (trace,) = read_traces(write_traces(tmp_path / "trace.jsonl", one))
-    scale = Scale.fitted_to([trace])
-    chart = scale.chart(trace.tokens)
-    tops = [float(end) for end in re.findall(r"V([\d.]+)h", chart["above"] + chart["below"])]
-    deltas = [token.delta for token in trace.tokens]
-    assert min(tops) == pytest.approx(0 if max(deltas) > 0 else chart["zero"])
-    assert chart["zero"] == pytest.approx(HEIGHT * scale.high / (scale.high - scale.low), abs=0.01)
-    assert scale.high == max(0, *deltas)
-    scale = Scale(colour=2.0, low=-1, high=5, kl=1)  # colours are symmetric, and saturate
-    assert [scale.level(delta) for delta in (0, 0.2, 0.3, 1, 2, 9)] == [0, 0, 1, 2, 4, 4]
-    assert [scale.level(-delta) for delta in (0.2, 0.3, 1, 2, 9)] == [0, -1, -2, -4, -4]
-
-
 def test_one_trace_can_be_read_without_the_script(page_of):
     trace = make_trace(tracked=("cat", "dog"), file_name="../../photos/cat.png")
     trace[-1]["reasoning"] = "A <b>cat</b>?"
@@ -233,7 +219,7 @@ def test_the_picture_beside_the_trace_in_the_current_folder_or_where_it_was(tmp_
     assert (name, note, size) == ("sub/photo.jpg", "", [512, 512])
     assert Image.open(io.BytesIO(base64.b64decode(uri.partition(",")[2]))).size == (512, 512)
     photo.write_bytes(photos["rocket"].read_bytes())  # it is replaced
-    assert "not the picture that was traced" in shown(trace)[1]
+    assert "was replaced or changed" in shown(trace)[1]
     assert shown(trace)[2]
     Image.new("RGB", (3000, 1500), "teal").save(photo)
     assert [image[1:] for image in shown(trace)[2]] == [(640, 320)]

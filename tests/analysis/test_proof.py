@@ -45,19 +45,6 @@ def test_a_model_is_exact(family, checkpoint_of, sira):
     assert max(compared["worst_full"], compared["worst_cf"]) <= compared["limit"] < compared["gap"]
 
 
-def test_the_printed_block(qwen, sira):
-    code, out, _ = sira("presets", "check", "-m", qwen)
-    rows = {line[:14].strip(): line[14:] for line in out.splitlines()}
-    assert (code, rows["verdict"]) == (0, "exact")
-    assert rows["layers"] == "L = 6, b = 3, K = 3, alpha = 0.5"
-    assert rows["in force"] == "none in sira; with `attach`: repetition_penalty"
-    assert rows["real weights"].startswith("8 tokens, the reference's; logits differ by ")
-    parts = {"end tokens": "'<|im_end|>'", "its settings": "repetition_penalty=1.05", "prompt": "<|im_start|>system"}
-    for name, part in (parts | {"time": "of greedy's"}).items():
-        assert part in rows[name]
-    assert {"beams", "method opera"} <= {*rows["abilities"].split(", ")}
-
-
 @pytest.mark.parametrize(
     ("spoil", "reason", "expected"),
     [

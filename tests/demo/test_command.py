@@ -14,7 +14,7 @@ from PIL import Image
 from safetensors import safe_open
 from scipy.stats import binomtest
 
-from sira_cli.analysis.sweep import Cell, SweepReport, by_captions, paper
+from sira_cli.analysis.sweep import GREEDY, Cell, SweepReport, by_captions, paper
 from sira_cli.demo.measure import SceneReport, load_methods, measure, read_figures, texts_of
 from sira_cli.demo.questions import SPLITS, Questions, hallucinated, held_out, mentions, yes_no_question
 from sira_cli.demo.scenes import TEST_SEEDS, render
@@ -80,7 +80,8 @@ def test_the_card_and_the_preset_are_what_the_figures_give(methods):
     machine = re.compile(r"with torch .*?\.\n\n", re.DOTALL)
     assert machine.sub("", written) == machine.sub("", card.card(FIGURES, methods["sira"], training, choice))
     report = SweepReport.from_json(json.dumps(choice))
-    cell = by_captions(report.figures) or paper(report.layers)  # K and alpha: what the rule picks on validation scenes
+    # K and alpha: what the rule picks on validation scenes
+    cell = by_captions(report.figures, GREEDY) or paper(report.layers)
     assert cell == report.best == Cell(methods["sira"].k, methods["sira"].preset.sira.alpha)
 
 

@@ -10,8 +10,9 @@ import platform
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
+from itertools import cycle, islice
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -48,8 +49,6 @@ PAPER = {
     "opera": {32: 5.3, 64: 5.8, 128: 5.9},
     "sira": {32: 1.4, 64: 1.5, 128: 1.5},
 }
-# Why a method's ratio is another one than the paper's.
-NOTES = {"opera": "opera: one pass per token, in which a beam's candidates go together; the authors' code takes six"}
 
 
 @dataclass(frozen=True)
@@ -72,6 +71,10 @@ class Timing:
     def steps(self) -> list[float]:
         """Seconds between one token and the next, N - 1 of them."""
         return [after - before for before, after in zip(self.tokens, self.tokens[1:], strict=False)]
+
+
+Runs = Sequence[Timing]
+Sizes = tuple[int, int, int]
 
 
 @dataclass(frozen=True)
@@ -99,7 +102,7 @@ class Measure:
     ratio: Spread
 
     @classmethod
-    def of(cls, runs: Sequence[Timing], baseline: Sequence[Timing], figure: Callable[[Timing], float]) -> Measure:
+    def of(cls, runs: Runs, baseline: Runs, figure: Callable[[Timing], float]) -> Measure:
         """Make it from a method's runs and greedy's; `runs[i]` and `baseline[i]` are of the same round."""
         own, base = [figure(run) for run in runs], [figure(run) for run in baseline]
         return cls(Spread.of(own), Spread.of([a / b for a, b in zip(own, base, strict=True)]))
@@ -127,14 +130,7 @@ class BenchRow:
     paper: dict[int, float]  # by number of new tokens, the paper's ratio
 
     @classmethod
-    def of(
-        cls,
-        method: str,
-        sizes: tuple[int, int, int],
-        own: Sequence[Timing],
-        base: Sequence[Timing],
-        lengths: Sequence[int],
-    ) -> BenchRow:
+    def of(cls, method: str, sizes: Sizes, own: Runs, base: Runs, lengths: Sequence[int]) -> BenchRow:
         """Make it from B, the tokens of all prompts and of their images, and a method's and greedy's runs by round.
 
         A shorter request is the beginning of the longest one, so each run serves all lengths.
@@ -180,16 +176,12 @@ class BenchReport(Report):
 
     def table(self) -> Iterator[Table | str]:
         """Yield the settings, then for each batch size a table of phases and one of whole requests."""
-        quantization = f"{self.quantization} language layers, " if self.quantization else ""
-        yield (
-            f"{self.model}, {self.weights} weights, {self.parameters / 1e9:.2f} B parameters, {self.dtype}, "
-            f"{quantization}{self.attention} attention"
-        )
+        kind = f"{self.dtype}, {self.quantization} language layers" if self.quantization else self.dtype
+        size = f"{self.weights} weights, {self.parameters / 1e9:.2f} B parameters"
+        yield f"{self.model}, {size}, {kind}, {self.attention} attention"
         yield f"{self.device}; torch {self.torch}, transformers {self.transformers}"
-        yield (
-            f"SIRA: K = {self.k} of {self.layers} layers, alpha = {self.alpha:g}; "
-            f"{self.runs} round{'s' * (self.runs > 1)}, methods in turn"
-        )
+        rounds = f"{self.runs} round{'s' * (self.runs > 1)}, methods in turn"
+        yield f"SIRA: K = {self.k} of {self.layers} layers, alpha = {self.alpha:g}; {rounds}"
         if self.processor_time:
             yield "times are processor times of this process, not wall times"
         if self.stand_ins:
@@ -197,28 +189,22 @@ class BenchReport(Report):
         for batch in dict.fromkeys(row.batch for row in self.rows):
             rows = [row for row in self.rows if row.batch == batch]
             mixed = "" if batch == 1 else " in all, of mixed sizes"
-            prompt = f"{rows[0].prompt_tokens} prompt tokens, {rows[0].image_tokens} of them image{mixed}"
-            phases = [
-                [
-                    row.method,
-                    *(str(row.prefill), str(row.step or "-")),
-                    "-" if row.tokens_per_second is None else f"{row.tokens_per_second:.1f}",
-                    f"{row.cache_bytes / 1e6:.1f} MB",
-                    "-" if row.peak_bytes is None else f"{row.peak_bytes / 1e9:.2f} GB",
-                ]
-                for row in rows
-            ]
-            figures = ("prefill", "step", "tokens/s", "cache", "peak memory")
-            yield Table(("",), figures, [phases], title=f"batch {batch}: {prompt}")
-            heads, cells = list[str](), [[row.method] for row in rows]
+            title = f"batch {batch}: {rows[0].prompt_tokens} prompt tokens, {rows[0].image_tokens} of them image{mixed}"
+            phases, requests = list[list[str]](), [[row.method] for row in rows]
+            for row in rows:
+                speed = "-" if row.tokens_per_second is None else f"{row.tokens_per_second:.1f}"
+                peak = "-" if row.peak_bytes is None else f"{row.peak_bytes / 1e9:.2f} GB"
+                cells = (str(row.prefill), str(row.step or "-"), speed, f"{row.cache_bytes / 1e6:.1f} MB", peak)
+                phases.append([row.method, *cells])
+            yield Table(("",), ("prefill", "step", "tokens/s", "cache", "peak memory"), [phases], title=title)
+            heads = list[str]()
             for length in self.lengths:
                 known = any(length in row.paper for row in rows)
                 heads += [f"{length} token{'s' * (length > 1)}", *["paper"] * known]
-                for row, line in zip(rows, cells, strict=True):
+                for row, line in zip(rows, requests, strict=True):
                     paper = f"x{row.paper[length]:.1f}" if length in row.paper else ""
                     line += [str(row.requests[length]), *[paper] * known]
-            yield Table(("whole request",), heads, [cells])
-        yield from (NOTES[method] for method in dict.fromkeys(row.method for row in self.rows) if method in NOTES)
+            yield Table(("whole request",), heads, [requests])
 
 
 def bench(
@@ -251,10 +237,8 @@ def bench(
         lvlms = {name: lvlm.under(method) for name, method in decoders.items()}
         for batch in batches:
             images, asked = pictures(lvlm.processor, image_tokens, batch), prompts(lvlm.preset.prompts.caption, batch)
-            inputs = {
-                name: one.prepare(images, asked).to(lvlm.model.device, dtype=lvlm.model.dtype)
-                for name, one in lvlms.items()
-            }
+            to = {"device": lvlm.model.device, "dtype": lvlm.model.dtype}
+            inputs = {name: one.prepare(images, asked).to(**to) for name, one in lvlms.items()}
             timings: dict[str, list[Timing]] = {name: [] for name in lvlms}
             for number in range(runs + 1):
                 tokens = max(lengths) if number else min(WARM_UP, max(lengths))
@@ -271,9 +255,7 @@ def bench(
                 device=device_name(lvlm.model.device),
                 torch=torch.__version__,
                 transformers=transformers.__version__,
-                k=lvlm.k,
-                layers=lvlm.layers,
-                alpha=lvlm.alpha,
+                **{name: getattr(lvlm, name) for name in ("k", "layers", "alpha", "quantization")},
                 weights="random" if lvlm.revision == RANDOM else "its own",
                 parameters=sum(parameter.numel() for parameter in lvlm.model.parameters()),
                 attention=attention_of(lvlm.model.config),
@@ -282,7 +264,6 @@ def bench(
                 rows=tuple(rows),
                 stand_ins=tuple(stand_ins),
                 processor_time=processor_time,
-                quantization=lvlm.quantization,
             )
 
 
@@ -291,14 +272,12 @@ def pictures(processor: Any, image_tokens: int, count: int) -> list[Image.Image]
 
     A processor that scales every picture to the same size ignores the number.
     """
-    image = processor.image_processor
+    image, made = processor.image_processor, list[Image.Image]()
     patch = getattr(image, "patch_size", None)
     side = patch * getattr(image, "merge_size", 1) if isinstance(patch, int) else 28  # pixels along a token
-    made = []
-    for number in range(count):
-        tokens = image_tokens * SHARES[number % len(SHARES)]
-        height = max(1, round((tokens * 3 / 4) ** 0.5))
-        width = max(1, round(tokens / height))
+    for share in islice(cycle(SHARES), count):
+        height = max(1, round((image_tokens * share * 3 / 4) ** 0.5))
+        width = max(1, round(image_tokens * share / height))
         made.append(Image.effect_noise((side * width, side * height), 60).convert("RGB"))
     return made
 
@@ -317,7 +296,12 @@ def measure(lvlm: Lvlm, inputs: Any, tokens: int, *, clock: Callable[[], float] 
     devices = devices_of(model)
     cache, decodings = DynamicCache(config=text), list[Any]()
     given: dict[str, Any] = {CACHE: cache, "generation_config": generation}
-    with peak_memory(*devices) as peak, _Clock.running(model, clock) as seen:
+    encoder = model.get_encoder(modality="image")
+    if encoder in (model, model.base_model):
+        raise SiraError(f"the image encoder of {type(model).__name__} cannot be identified")
+    seen = _Clock(model.device, clock)
+    with peak_memory(*devices) as peak, ExitStack() as hooks:
+        hooks.callback(encoder.register_forward_hook(seen.encoded).remove)
         output = lvlm.decode(inputs, tokens, on_attach=decodings.append, **given, streamer=seen)
     made = output.shape[1] - inputs["input_ids"].shape[1]
     if made != tokens or len(seen.tokens) != tokens:
@@ -330,30 +314,16 @@ def measure(lvlm: Lvlm, inputs: Any, tokens: int, *, clock: Callable[[], float] 
 
 
 class _Clock(BaseStreamer):
-    """Time stamps, in seconds since the start."""
+    """Time stamps, in seconds since the start: the end of the first image encoder, and of each token."""
 
     def __init__(self, device: torch.device, now: Callable[[], float]) -> None:
-        self._device, self._now = device, now
-        self._prompt, self._start = True, self._stamp()
-        self.encoder = 0.0
-        self.tokens: list[float] = []
+        self._device, self._now, self._prompt = device, now, True
+        self.encoder, self.tokens, self._start = 0.0, list[float](), 0.0
+        self._start = self._stamp()
 
-    @classmethod
-    @contextmanager
-    def running(cls, model: Any, now: Callable[[], float]) -> Iterator[_Clock]:
-        encoder = model.get_encoder(modality="image")
-        if encoder in (model, model.base_model):
-            raise SiraError(f"the image encoder of {type(model).__name__} cannot be identified")
-        seen = cls(model.device, now)
-
-        def encoded(*_: Any) -> None:
-            seen.encoder = seen.encoder or seen._stamp() - seen._start
-
-        handle = encoder.register_forward_hook(encoded)
-        try:
-            yield seen
-        finally:
-            handle.remove()
+    def encoded(self, *_: Any) -> None:
+        """Note the time, unless it is that of a second encoder."""
+        self.encoder = self.encoder or self._stamp()
 
     def put(self, value: Tensor) -> None:
         """Note the time. `generate` calls this with the prompt, then with each step's tokens, which are on the CPU.
@@ -373,7 +343,7 @@ class _Clock(BaseStreamer):
             torch.cuda.synchronize(self._device)
         elif self._device.type == "mps":
             torch.mps.synchronize()
-        return self._now()
+        return self._now() - self._start
 
 
 def device_name(device: torch.device) -> str:

@@ -1,11 +1,5 @@
 """ICT's directions from Python (Chen et al. 2025, arXiv:2411.15268): o_proj's outputs for clean and degraded pictures.
 
-lvlm, questions = load("llava-1.5-7b"), with_places([Path("coco_pope_random.json")], Path("val2014/"), 1500)
-outputs, tensors = Units[Tensor](), dict[str, Tensor]()
-for event in train(lvlm, questions, outputs, tensors):
-    print(event)
-calibration(lvlm, questions, outputs, tensors).write(Path("ict.safetensors"))
-
 Each question is followed by an answer, whose last token is used:
 
 | | question with yes | question with no |
@@ -20,7 +14,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from PIL import Image, ImageFilter
@@ -53,8 +47,7 @@ STEPS, HALVINGS = 100, 30  # of the probe, at most
 DONE = 1e-8  # largest change of a weight in the probe's last step
 
 
-@dataclass(frozen=True)
-class Prefill:
+class Prefill(NamedTuple):
     """A question about a picture as `show` returns it, followed by an answer."""
 
     id: str  # number of the question, and `clean`, `image` or `object`
@@ -69,11 +62,9 @@ def prefills_of(questions: QuestionSet) -> Iterator[Prefill]:
     for number, question in enumerate(questions.questions):
         yield Prefill(f"{number} clean", question, YES if question.expected else NO)
         yield Prefill(f"{number} image", question, YES, *[blurred] * question.expected)
-        if questions.outlines is None:
-            continue
-        if not question.expected:
+        if questions.outlines is not None and not question.expected:
             yield Prefill(f"{number} object", question, NO, blurred)
-        elif outlines := questions.outlines(question):
+        elif questions.outlines is not None and (outlines := questions.outlines(question)):
             yield Prefill(f"{number} object", question, YES, functools.partial(black_out, outlines=outlines))
 
 
@@ -131,9 +122,9 @@ def train(
     for answer in (YES, NO):
         chosen = {each.id: each for each in prefills if each.answer == answer}
         yield from run_missing(lvlm, LastOutputs(chosen), map(item, chosen.values()), outputs, batch_size)
-    if len(_measured(outputs, "clean")) < 2:
+    levels, layers = _levels(outputs), len(output_projections(lvlm.model))
+    if not levels:
         raise PictureError("no directions: fewer than two questions could be asked")
-    layers, levels = len(output_projections(lvlm.model)), _levels(outputs)
     slices = slices_of(lvlm.model.config.get_text_config(decoder=True).hidden_size)
     yield StageStarted("layers", layers * len(levels))
     for level, numbers in levels.items():
@@ -163,14 +154,10 @@ def calibration(
 
 
 def _levels(outputs: Units[Tensor]) -> dict[str, list[int]]:
-    """Return the levels with two questions or more, and their numbers."""
-    return {level: numbers for level in LEVELS if len(numbers := _measured(outputs, level)) > 1}
-
-
-def _measured(outputs: Units[Tensor], kind: str) -> list[int]:
-    """Return the numbers of the questions with outputs of a kind, and clean ones."""
-    every = (unit.split() for unit in outputs)
-    return sorted(int(number) for number, each in every if each == kind and f"{number} clean" in outputs)
+    """Return the levels that two questions or more have, with a clean one, and the numbers of these questions."""
+    units = [(int(number), kind) for number, kind in map(str.split, outputs) if f"{number} clean" in outputs]
+    levels = {level: sorted(number for number, kind in units if kind == level) for level in LEVELS}
+    return {level: numbers for level, numbers in levels.items() if len(numbers) > 1}
 
 
 def summary(calibration: Calibration) -> Iterator[str]:
@@ -185,12 +172,10 @@ def summary(calibration: Calibration) -> Iterator[str]:
 
 def two_fold_accuracy(features: Tensor, labels: Tensor) -> Tensor:
     """Fit on each half of the rows, score on the other, and return the mean share of correct rows."""
-    middle = len(labels) // 2
+    middle, scores = len(labels) // 2, []
     halves = slice(0, middle), slice(middle, None)
-    scores = []
     for tested, fitted in (halves, halves[::-1]):
-        weights = fit(features[:, fitted], labels[fitted])
-        predicted = _logits(_with_bias(features[:, tested]), weights) > 0  # [H, n]
+        predicted = _logits(_with_bias(features[:, tested]), fit(features[:, fitted], labels[fitted])) > 0  # [H, n]
         scores.append((predicted == labels[tested]).double().mean(dim=1))
     return torch.stack(scores).mean(dim=0)
 
@@ -201,7 +186,7 @@ def fit(features: Tensor, labels: Tensor) -> Tensor:
     Newton's method; a step that does not reduce the loss is halved until it does.
     """
     rows, truth = _with_bias(features), labels.to(features)  # [H, n, d + 1], [n]
-    penalty = torch.ones(rows.shape[-1], dtype=rows.dtype)
+    penalty = rows.new_ones(rows.shape[-1])
     penalty[-1] = 0
     weights = rows.new_zeros(len(rows), rows.shape[-1])
     ridge = torch.diag(penalty + 1e-10)  # the bias alone may have no curvature left

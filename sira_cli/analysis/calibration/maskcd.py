@@ -12,8 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -36,8 +35,7 @@ from sira_cli.run.records import Table, hash_of
 from sira_cli.run.runner import Batch, Item, Task
 
 
-@dataclass(frozen=True)
-class ImageMass:
+class ImageMass(NamedTuple):
     """The heads' mass on the image while one caption was written."""
 
     mass: Tensor  # float64 `[L, H]`, mean attention mass on image tokens over the caption's rows
@@ -77,8 +75,7 @@ def measure_mass(lvlm: Lvlm, pictures: Sequence[Picture], units: Units[ImageMass
 
 def calibrate(lvlm: Lvlm, units: Units[ImageMass]) -> Calibration:
     """Return the calibration that `measure_mass` found on at least one picture."""
-    measured = [units[number] for number in units]
-    if not measured:
+    if not (measured := [*units.values()]):
         raise PictureError("no picture could be measured: no calibration is written")
     made_from = {
         "pictures": len(measured),
@@ -96,8 +93,7 @@ def calibrate(lvlm: Lvlm, units: Units[ImageMass]) -> Calibration:
 def table(calibration: Calibration) -> Iterator[Table | str]:
     """Yield the heads that stand out, layer by layer."""
     mass, made_from = calibration.tensors[MASS], calibration.origin.made_from  # [L, H]
-    z, threshold = z_scores(mass), usual_threshold(mass.shape[1])
-    rows = []
+    z, threshold, rows = z_scores(mass), usual_threshold(mass.shape[1]), []
     for layer, (masses, scores) in enumerate(zip(mass, z, strict=True)):
         heads = (scores > threshold).nonzero().flatten().tolist()
         named = ", ".join(f"{head} ({float(masses[head]):.2f})" for head in heads)

@@ -29,13 +29,7 @@ _ESCAPED = str.maketrans({mark: f"\\u{ord(mark):04x}" for mark in "<>&\u2028\u20
 
 @dataclass(frozen=True)
 class Page:
-    """A page.
-
-    Attributes:
-        html: its text, with every picture in it.
-        shows: its content in words: `2 traces`, `40 records`.
-        notes: what is missing.
-    """
+    """A page: its text, with every picture in it, its content in words (`2 traces`), and notes on what is missing."""
 
     html: str
     shows: str
@@ -58,7 +52,6 @@ def make_page(
 
     Raises:
         DataError: a file holds neither traces nor records, or the two runs have no picture in common.
-        SettingsError: an argument does not fit the files.
     """
     paths = [Path(file) for file in files]
     first = one_line(str(paths[0]))

@@ -14,29 +14,28 @@ from sira_cli.pictures.opening import decode_picture
 from sira_cli.pictures.sources import recorded
 
 Embedded = tuple[str, int, int]  # a picture as a `data:` URI, its width and height
+CHANGED = "The picture was replaced or changed since (its sha256 differs)."
+MISSING = "The picture was not found: put it next to the file, and make the page again."
 
 
-def find_picture(
-    places: Iterable[tuple[str, Path]], sha256: str, changed: str, missing: str, side: int = 640
-) -> tuple[list[Embedded], str]:
+def find_picture(places: Iterable[tuple[str, Path]], sha256: str, side: int = 640) -> tuple[list[Embedded], str]:
     """Return the picture that one of some names in folders means, preferably the one of a hash, and a remark.
 
     It may be a group. The longest side is reduced to `side` pixels. Nothing is fetched for a page.
     """
     problem, other = "", None
     for name, folder in dict.fromkeys(places):
-        if not name or not (picture := recorded(name, folder)).is_here():
-            continue
-        try:
-            data = picture.read()
-            images = [_embedded(decode_picture(shown, file, side)[0], side) for shown, file in picture.files(data)]
-        except PictureError as error:
-            problem = problem or str(error)
-            continue
-        if not sha256 or picture.digest(data) == sha256:
-            return images, ""
-        other = other or images
-    return (other, changed) if other else ([], problem or missing)
+        if name and (picture := recorded(name, folder)).is_here():
+            try:
+                data = picture.read()
+                images = [_embedded(decode_picture(shown, file, side)[0], side) for shown, file in picture.files(data)]
+            except PictureError as error:
+                problem = problem or str(error)
+                continue
+            if not sha256 or picture.digest(data) == sha256:
+                return images, ""
+            other = other or images
+    return (other, CHANGED) if other else ([], problem or MISSING)
 
 
 def _embedded(image: Image.Image, side: int) -> Embedded:

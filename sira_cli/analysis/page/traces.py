@@ -21,15 +21,9 @@ from sira_cli.pictures.names import one_line
 HEIGHT = 100  # of a chart's view box
 LEAST_STEPS = 24  # a short text has no bars as wide as a hand
 ALPHA = "\N{GREEK SMALL LETTER ALPHA}"
-_FINISH = {
-    "stop": "the model ended the text",
-    "length": "the longest answer was reached",
-    "forced": "the given text ended",
-    "error": "an error",
-}
+_FINISH = {"stop": "the model ended the text", "length": "the longest answer was reached"}
+_FINISH |= {"forced": "the given text ended", "error": "an error"}
 _UPWARDS = re.compile(r"^(\.\.?/)+(?=.)")  # the way from the trace to the picture is not its name
-_CHANGED = "This is not the picture that was traced: the file was replaced or changed since (its sha256 differs)."
-_MISSING = "not found; put it next to the trace and make the page again"
 # Line breaks, non-characters, and marks that would turn the direction of the following tokens.
 _CONTROL = re.compile("([\x00-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069])")
 _SIGNS = {"\n": "↵", "\r": "␍", "\t": "⇥", "\x7f": "␡", "\u2028": "↵", "\u2029": "¶"}
@@ -49,14 +43,9 @@ class Scale:
         """Fit the axes to all values; colours saturate at the 95th percentile of |Δ|, but not below 1."""
         tokens = [token for trace in traces for token in trace.tokens]
         sizes = sorted(abs(token.delta) for token in tokens if not token.special)
-        strong = max([1.0, *sizes[: math.ceil(0.95 * len(sizes))]])
-        power = 10.0 ** math.floor(math.log10(strong))
-        return cls(  # rounded up to a number that is easy to read
-            colour=next(step * power for step in (1, 1.5, 2, 3, 4, 5, 6, 8, 10) if step * power >= strong),
-            low=min([0.0, *(token.delta for token in tokens)]),
-            high=max([0.0, *(token.delta for token in tokens)]),
-            kl=max([0.0, *(token.kl for token in tokens)]),
-        )
+        colour = float(math.ceil(max([1.0, *sizes[: math.ceil(0.95 * len(sizes))]])))
+        deltas = [0.0, *(token.delta for token in tokens)]
+        return cls(colour, min(deltas), max(deltas), max([0.0, *(token.kl for token in tokens)]))
 
     def level(self, delta: float) -> int:
         """Return the colour of a token, -4 to 4."""
@@ -92,15 +81,7 @@ class Thing(NamedTuple):
 
 
 class Card:
-    """A trace on the page.
-
-    Attributes:
-        name, note, images: the picture's name in one line, a remark about it, and the pictures to embed.
-        words: positions in the text of words that can be true or false of the picture, the least grounded first.
-        things: objects in the text with their support by a second look, the least supported first; None without one.
-        pieces: for each token, the white space before it, its HTML, its CSS classes, and its numbers in a line.
-        data: for the script, which fills the panel, beginning with the least grounded token.
-    """
+    """A trace on the page: what the template shows, and `data` for its script."""
 
     name, note, heading, subject = "", "the run failed before it opened a picture", "Failed at the start", ""
     images: Sequence[Embedded] = ()
@@ -112,12 +93,13 @@ class Card:
         self.source = f"{one_line(str(trace.path))}, line {trace.line}"
         if run is not None:
             places = ((run.file_name, trace.path.parent), (run.file_name, Path()), (run.image.path, Path()))
-            self.images, self.note = find_picture(places, run.image.sha256, _CHANGED, _MISSING)
+            self.images, self.note = find_picture(places, run.image.sha256)
             self.name = _UPWARDS.sub("", one_line(run.file_name or run.image.path or "stdin"))
             method = "SIRA" if run.method == "sira" else run.method
             self.heading = f"{method}, K = {run.k} of {run.layers}, {ALPHA} = {run.alpha:g}"
             self.subject = f"{self.name} · {run.preset or run.model}"
         telling = [each for each in enumerate(end.words if end else ()) if says_something(each[1].word)]
+        # Positions of words that can be true or false of the picture, and the words, the least grounded first.
         self.words: list[tuple[int, TracedWord]] = sorted(telling, key=lambda each: each[1].grounding)
         self.doubted = sum(word.grounding < DOUBTED for _, word in self.words)
         self.things = _things(trace)
@@ -128,7 +110,7 @@ class Card:
             for step in range(first, last)
         }
         groundings = _groundings(trace)
-        self.pieces: list[tuple[str, Markup, str, str]] = []
+        self.pieces: list[tuple[str, Markup, str, str]] = []  # white space, HTML, CSS classes, numbers in a line
         rows = []
         for token, html, grounding in zip(tokens, token_texts(tokens), groundings, strict=True):
             thing, begins, ends = mentioned.get(token.step, (None, False, False))
@@ -161,16 +143,16 @@ def _groundings(trace: TracedText) -> list[float | None]:
             for token in trace.tokens
         ]
     found: list[float | None] = [None] * len(trace.tokens)
-    for word in trace.end.words:
-        for step in range(*word.steps) if says_something(word.word) else ():
-            if _says_a_word(trace.tokens[step]):
-                found[step] = word.grounding
+    for word in filter(lambda word: says_something(word.word), trace.end.words):
+        for step in _own_steps(trace, [word]):
+            found[step] = word.grounding
     return found
 
 
-def _says_a_word(token: Token) -> bool:
-    """Return whether a token has more than punctuation: a letter, or a part of a character."""
-    return not token.special and bool(bare(token.token) or "\ufffd" in token.token)
+def _own_steps(trace: TracedText, words: Iterable[TracedWord]) -> list[int]:
+    """Return the tokens of words that have more than punctuation: a letter, or a part of a character."""
+    own = ((step, trace.tokens[step]) for word in words for step in range(*word.steps))
+    return [step for step, token in own if not token.special and (bare(token.token) or "\ufffd" in token.token)]
 
 
 def _things(trace: TracedText) -> list[Thing] | None:
@@ -179,11 +161,10 @@ def _things(trace: TracedText) -> list[Thing] | None:
         return None
     things = []
     for claim in end.objects:
-        steps = []
-        for start, stop in claim.spans:
-            words = [word for word in end.words if word.start < stop and word.end > start]
-            own = [step for word in words for step in range(*word.steps) if _says_a_word(trace.tokens[step])]
-            steps += [(own[0], own[-1] + 1)] if own else []
+        mentions = (
+            [word for word in end.words if word.start < stop and word.end > start] for start, stop in claim.spans
+        )
+        steps = [(own[0], own[-1] + 1) for words in mentions if (own := _own_steps(trace, words))]
         things.append(Thing(claim, doubt(claim.support, end.verify.min_support), steps))
     return sorted(things, key=lambda thing: thing.claim.support)
 
@@ -191,9 +172,10 @@ def _things(trace: TracedText) -> list[Thing] | None:
 def _settings(trace: TracedText) -> dict[str, str]:
     run, end, settings = trace.run, trace.end, dict[str, str]()
     if run is not None:
-        sampling = (
-            f"temperature {run.temperature:g}, top-p {run.top_p:g}, seed {run.seed}" if run.temperature else "greedy"
-        )
+        sampling = "greedy"
+        if run.temperature:
+            sampling = f"temperature {run.temperature:g}, top-p {run.top_p:g}, seed {run.seed}"
+        sampling += f", at most {run.max_new_tokens} tokens"
         settings = {
             "Method": run.method,
             "K": f"{run.k} of {run.layers} layers",
@@ -202,19 +184,17 @@ def _settings(trace: TracedText) -> dict[str, str]:
             "Model": run.model,
             "Revision": run.revision,
             "Preset": run.preset,
-            "Sampling": "none: the tokens were given"
-            if run.forced
-            else f"{sampling}, at most {run.max_new_tokens} tokens",
+            "Sampling": "none: the tokens were given" if run.forced else sampling,
             "Tokens": f"{run.prompt_tokens} in the prompt, {run.image_tokens} of them the picture's",
             "Vocabulary": f"{run.vocab_size:,}",
             "Runs on": f"{run.device}, {run.dtype}",
             "Versions": ", ".join(f"{name} {version}" for name, version in run.versions.items()),
         }
-    if end is None:
-        settings["Finished"] = f"no: interrupted after {len(trace.tokens)} tokens"
-    else:
-        seconds = f"{end.duration_ms / 1000:.1f} s"
-        settings["Finished"] = f"{_FINISH[end.finish_reason]}; {end.output_tokens} tokens, {seconds}"
+    settings["Finished"] = f"no: interrupted after {len(trace.tokens)} tokens"
+    if end is not None:
+        settings["Finished"] = (
+            f"{_FINISH[end.finish_reason]}; {end.output_tokens} tokens, {end.duration_ms / 1000:.1f} s"
+        )
     return {name: value for name, value in settings.items() if value}
 
 
@@ -255,11 +235,14 @@ def token_texts(tokens: Iterable[Token]) -> Iterator[Markup]:
             decoder.reset()
             yield Markup("{}").format(label(token))
             continue
-        text = decoder.decode(bytes(token.bytes))
-        if text or not token.bytes:
-            yield _with_signs(text or token.token)
-        else:
-            yield Markup('<span class="sign">{}</span>').format(_hex(token.bytes))
+        text, html = decoder.decode(bytes(token.bytes)), Markup()
+        if not text and token.bytes:
+            html = Markup('<span class="sign">{}</span>').format(_hex(token.bytes))
+        for part in _CONTROL.split(text or token.token if not html else ""):
+            if _CONTROL.match(part):  # the sign is drawn by the style sheet, so that copied text is the model's
+                html += Markup('<span class="sign" data-sign="{}"></span>').format(_visible(part))
+            html += part if not _CONTROL.match(part) or part in "\n\t" else ""
+        yield html
 
 
 def label(candidate: Candidate) -> str:
@@ -284,14 +267,3 @@ def _visible(character: str) -> str:
     if _CONTROL.match(character) or unicodedata.category(character) == "Cf":  # it has no width
         return f"⟨U+{ord(character):04X}⟩"
     return character
-
-
-def _with_signs(text: str) -> Markup:
-    html = Markup()
-    for part in _CONTROL.split(text):
-        if not _CONTROL.match(part):
-            html += part
-        else:  # the sign is drawn by the style sheet, so that copied text is the model's
-            html += Markup('<span class="sign" data-sign="{}"></span>').format(_visible(part))
-            html += part if part in "\n\t" else ""
-    return html

@@ -1,4 +1,4 @@
-"""Traces read from files: keys of `trace.schema.json` that readers use become checked, frozen dataclasses."""
+"""Traces read from files: keys of `trace.schema.json` that readers use become checked, frozen models."""
 
 from __future__ import annotations
 
@@ -6,14 +6,12 @@ import os
 from pathlib import Path
 from typing import Annotated, Literal, NamedTuple
 
-from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
-from pydantic.dataclasses import dataclass
+from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 
 from sira_cli.errors import DataError
 from sira_cli.pictures.names import one_line
 
 SCHEMA = "sira.trace/1"
-_STRICT = ConfigDict(strict=True, allow_inf_nan=False)
 _HINT = f"expected a line of {SCHEMA} as `sira trace` writes it; make the trace again with this version of sira"
 
 Count = Annotated[int, Field(ge=0)]
@@ -27,8 +25,13 @@ class BadTraceError(DataError):
     exit_code = 1
 
 
-@dataclass(frozen=True, config=_STRICT)
-class View:
+class Strict(BaseModel):
+    """A part of a line; other keys are left out."""
+
+    model_config = ConfigDict(frozen=True, strict=True, allow_inf_nan=False)
+
+
+class View(Strict):
     """One token in the logits of one view: logit, log softmax, 1 + number of tokens with a larger logit."""
 
     logit: float
@@ -36,9 +39,8 @@ class View:
     rank: Positive
 
 
-@dataclass(frozen=True, config=_STRICT)
-class Candidate:
-    """A token in all three views. `token` is its text alone, `bytes` the exact bytes."""
+class Candidate(Strict):
+    """A token in all three views. `token` is its text alone, `bytes` the exact bytes, `word` the tracked word."""
 
     token_id: Count
     token: str
@@ -46,21 +48,14 @@ class Candidate:
     full: View
     cf: View
     contrast: View
+    word: str = ""
 
 
-@dataclass(frozen=True, config=_STRICT)
-class Tracked(Candidate):
-    """The first token of a tracked word."""
-
-    word: str
-
-
-@dataclass(frozen=True, config=_STRICT)
 class Token(Candidate):
     """A token that was generated or forced; `special`: it has no text, like an end token.
 
     `delta` is z_full - z_cf, `kl` is KL(full || cf) over the vocabulary in nats, `top` the union of the views' best by
-    contrast logit.
+    contrast logit, `tracked` the first tokens of tracked words.
     """
 
     type: Literal["token"]
@@ -69,11 +64,10 @@ class Token(Candidate):
     delta: float
     kl: float
     top: tuple[Candidate, ...]
-    tracked: tuple[Tracked, ...]
+    tracked: tuple[Candidate, ...]
 
 
-@dataclass(frozen=True, config=_STRICT)
-class Image:
+class Image(Strict):
     """The picture as it was at the time of the run. `path` is absolute, and empty for stdin."""
 
     path: str
@@ -82,12 +76,11 @@ class Image:
     height: Count
 
 
-@dataclass(frozen=True, config=_STRICT)
-class Run:
+class Run(Strict):
     """The prompt of a trace, and the decoding settings."""
 
     type: Literal["run"]
-    schema: Literal["sira.trace/1"]
+    version: Literal["sira.trace/1"] = Field(alias="schema")
     task: Literal["caption", "ask"]
     file_name: str
     image: Image
@@ -113,8 +106,7 @@ class Run:
     versions: dict[str, str]
 
 
-@dataclass(frozen=True, config=_STRICT)
-class TracedWord:
+class TracedWord(Strict):
     """A word of the text, from `start` to `end`; its tokens are `steps[0]` to `steps[1]` - 1."""
 
     word: str
@@ -125,8 +117,7 @@ class TracedWord:
     grounding: float
 
 
-@dataclass(frozen=True, config=_STRICT)
-class Use:
+class Use(Strict):
     """A place where the text continues with all tokens of a tracked word: their summed logprobs."""
 
     word: str
@@ -136,8 +127,7 @@ class Use:
     contrast: float
 
 
-@dataclass(frozen=True, config=_STRICT)
-class TracedObject:
+class TracedObject(Strict):
     """An object that the text names, its mentions, and its support by a second look."""
 
     thing: str
@@ -145,15 +135,13 @@ class TracedObject:
     support: float
 
 
-@dataclass(frozen=True, config=_STRICT)
-class Look:
+class Look(Strict):
     """Settings of a second look."""
 
     min_support: float
 
 
-@dataclass(frozen=True, config=_STRICT)
-class End:
+class End(Strict):
     """The end of a trace; `objects` and `verify` are None without a second look."""
 
     type: Literal["end"]
@@ -237,20 +225,21 @@ def read_traces(path: Path) -> list[TracedText]:
                 break  # cut off
             kind, *field = first["loc"] or ("",)
             check(False, f"{'.'.join(map(str, field))} of the {kind} line: " * bool(field) + first["msg"])
+        if isinstance(line, Run):
+            traces += [] if run is None else [TracedText(path, begin, run, tokens, None)]
+            begin, run, tokens = number, line, []
+            continue
+        known = run is not None or (isinstance(line, End) and line.status == "error")
+        check(known, f"a{'n' * isinstance(line, End)} {line.type} line before any run line")
         if isinstance(line, Token):
-            check(run is not None, "a token line before any run line")
-            expected = len(tokens)
-            check(line.step == expected, f"step {line.step}, expected step {expected}: lines are missing or mixed")
+            step = len(tokens)
+            check(line.step == step, f"step {line.step}, expected step {step}: lines are missing or mixed")
             tokens.append(line)
-        elif isinstance(line, End):
-            check(run is not None or line.status == "error", "an end line before any run line")
+        else:
             last = max([word.steps[1] for word in line.words] + [use.step + 1 for use in line.tracked], default=0)
             check(last <= len(tokens), f"words up to step {last - 1}, but there are {len(tokens)} tokens")
             traces.append(TracedText(path, begin if run else number, run, tokens, line))
             run, tokens = None, []
-        else:
-            traces += [] if run is None else [TracedText(path, begin, run, tokens, None)]
-            begin, run, tokens = number, line, []
     traces += [] if run is None else [TracedText(path, begin, run, tokens, None)]
     if not traces:
         raise BadTraceError(f"{name}: is empty, expected a trace; `sira trace IMAGE -o {name}` makes one")

@@ -1,10 +1,4 @@
-"""`Trace`, a task whose result is lines, and the files that keep them.
-
-lvlm, pictures = load("llava-1.5-7b"), find_pictures(["photos/"])
-with TraceOutput(pictures, output=Path("traces.jsonl")) as output:
-    for event in run_traces(Trace(lvlm.preset, lvlm.decoder), pictures, lvlm, output):
-        print(event)
-"""
+"""`Trace`, a task whose result is lines, and the files that keep them (docs/library.md)."""
 
 from __future__ import annotations
 
@@ -15,10 +9,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
-from sira_cli.analysis.trace.settings import Line, TraceSettings
+from sira_cli.core.config import SiraConfig
 from sira_cli.errors import DataError, SettingsError
 from sira_cli.files import make_folder, replacing
-from sira_cli.models.preset import ONLY_IF_SET
+from sira_cli.look.claims import Verify
+from sira_cli.methods.base import Method
+from sira_cli.models import combinations
+from sira_cli.models.preset import ONLY_IF_SET, Preset
 from sira_cli.pictures.picture import Picture
 from sira_cli.pictures.rows import read_rows, text_of
 from sira_cli.pictures.sources import recorded
@@ -33,15 +30,59 @@ if TYPE_CHECKING:
     from sira_cli.models.model import LoadedModel
     from sira_cli.run.lvlm import Lvlm
 
+Line = dict[str, Any]
 Name = tuple[str, str, str | None]  # of a trace in a file: the picture's name, the prompt, the forced text
 
 _BEGINNINGS = {kind: f'{{"type": "{kind}"'.encode() for kind in ("run", "token", "end")}
-_NOTHING: Line = {"text": "", "finish_reason": "error", "output_tokens": 0, "duration_ms": 0.0}
 
 
 @dataclass(frozen=True)
-class Trace(TraceSettings, Task[list[Line]]):
-    """The logits of both streams at each token of a text about each picture."""
+class Trace(Task[list[Line]]):
+    """The logits of both streams at each token of a text about each picture.
+
+    Attributes:
+        preset, method: with the settings in force.
+        question: about pictures without their own prompt; None: the preset's caption prompt.
+        forced: score each picture's caption, instead of decoding a text.
+        top_k: number of candidates of each view.
+        track: words whose first token is looked up at every step.
+        full_logits: a safetensors file for all logits of one trace.
+        verify: how to ask about each object that a text names; None: do not ask.
+    """
+
+    preset: Preset
+    method: Method
+    question: str | None = None
+    forced: bool = False
+    top_k: int = 10
+    track: tuple[str, ...] = ()
+    full_logits: Path | None = None
+    verify: Verify | None = None
+
+    def __post_init__(self) -> None:
+        mode = None if self.verify is None else self.verify.mode
+        combinations.check(self.preset, self.method, verify=mode, streams="sira trace")
+
+    def decoding(self) -> Line:
+        """Return how texts are decoded; some settings only if they are set. `top_k` of a trace is of candidates."""
+        generation, later = self.preset.generation, self.preset.later()
+        usual = {name: getattr(generation, name) for name in ("max_new_tokens", "temperature", "top_p", "seed")}
+        return usual | {"sampling_top_k" if name == "top_k" else name: value for name, value in later.items()}
+
+    def settings(self) -> Line:
+        """Return the settings that all traces of a file share, as far as known, by their names in run lines."""
+        sira = SiraConfig(**self.preset.sira.model_dump())
+        own: Line = {"model": self.preset.model, "method": self.method.name, "beta": sira.beta, "top_k": self.top_k}
+        own |= {"alpha": self.method.contrast_strength(sira), "track": list(self.track)}
+        own |= {"verify": self.verify is not None} | ({} if sira.k is None else {"k": sira.k})
+        return own | self.decoding()
+
+    def tracked(self, lvlm: LoadedModel) -> dict[str, list[int]]:
+        """Return the tokens of each tracked word."""
+        tracked = {word: lvlm.vocabulary.encode_inside(word) for word in self.track}
+        if without := next((word for word, ids in tracked.items() if not ids), None):
+            raise SettingsError(f"`track=`: {without!r} has no tokens")
+        return tracked
 
     def asked(self, picture: Picture) -> str:
         """Return the prompt about a picture."""
@@ -76,8 +117,8 @@ class Trace(TraceSettings, Task[list[Line]]):
     def fail(self, lvlm: LoadedModel, item: Item[list[Line]], error: Exception) -> None:
         """Give an item the line of a picture that failed."""
         super().fail(lvlm, item, error)
-        failed = {"type": "end", "status": "error", "error": item.error}
-        item.result = [{**failed, **_NOTHING, "words": [], "tracked": []}]
+        failed = {"type": "end", "status": "error", "error": item.error, "text": "", "finish_reason": "error"}
+        item.result = [{**failed, "output_tokens": 0, "duration_ms": 0.0, "words": [], "tracked": []}]
 
 
 def read_texts(path: Path) -> list[Picture]:
@@ -113,11 +154,6 @@ class TraceOutput:
             output: one file for all traces (.jsonl); traces that it holds already are kept.
             output_dir: a tree with one file per picture; existing ones are kept.
             overwrite: replace existing files.
-
-        Raises:
-            SettingsError: a file cannot be there, or another process writes to it.
-            DataError: `output` holds something else.
-            SiraError: `output` cannot be opened.
         """
         self.file = self._tree = None
         if output_dir is not None:
@@ -158,17 +194,13 @@ class TraceOutput:
 
 
 class TraceFile(ContinuedFile):
-    """An open, locked file of traces. Traces with a text are kept; a later run repeats the others.
-
-    Attributes:
-        kept: where the traces that are kept begin and end.
-    """
+    """An open, locked file of traces. Traces with a text are kept; a later run repeats the others."""
 
     beginning = _BEGINNINGS["run"]
     wrong = "is not one of a trace"
 
     def __init__(self, path: Path, *, overwrite: bool = False) -> None:
-        self.kept: dict[Name, tuple[int, int]] = {}
+        self.kept: dict[Name, tuple[int, int]] = {}  # where each begins and ends
         self._run, self._start = Line(), 0  # the run line of the trace that is being read, and where it is
         self._settings: Line = {}
         super().__init__(path, overwrite=overwrite)
@@ -233,10 +265,6 @@ def run_traces(
         model: the loaded model, or what loads it if anything is left to do.
         output: where the lines go; traces that it has are skipped.
         batch_size: texts that are forced together; fewer when memory is too small.
-
-    Raises:
-        SettingsError: the file holds traces of other settings; the message names the differences.
-        SiraError: about the model, the settings or the files.
     """
     file, left = output.file, []
     if file is not None:
@@ -257,10 +285,10 @@ def run_traces(
         file.begin()
     with closing(Runner(lvlm, task, batch_size if task.forced else 1).run(left)) as settled:
         for item in settled:
-            if not isinstance(item, Halved) and item.result is not None:
+            if isinstance(item, Halved):
+                yield item
+            elif item.result is not None:
                 output.write(item.picture, item.result)
                 yield Traced(item.picture, item.result)
-            elif isinstance(item, Halved):
-                yield item
     if file is not None:
         file.complete()

@@ -139,7 +139,7 @@ def check_file(option: str, file: Path | None, overwrite: bool = True) -> None:
 
 def check_plot(path: Path | None, overwrite: bool) -> None:
     """Check the file of --plot, before anything is measured."""
-    from sira_cli.analysis.plots import check_format
+    from sira_cli.analysis.experiment import check_format
 
     check_file("--plot", path, overwrite)
     if path is not None:
