@@ -19,7 +19,7 @@ from sira_cli.cli.terminal.output import check_file, verdict
 from sira_cli.errors import SettingsError
 
 if TYPE_CHECKING:
-    from sira_cli.analysis.trace.task import Traced
+    from sira_cli.analysis.trace.run import Traced
 
 
 @groups.with_options(
@@ -51,7 +51,8 @@ def trace(
     The output is JSON lines: a run line, one line per token, and an end line with the words and their scores. A
     terminal shows a coloured strip of the text instead, and with -v the candidates of each token.
     """
-    from sira_cli.analysis.trace.task import Trace, TraceOutput, read_texts, run_traces
+    from sira_cli.analysis.trace.run import TraceOutput, read_texts, run_traces
+    from sira_cli.analysis.trace.task import Trace
     from sira_cli.models.preset import check_text
     from sira_cli.run.events import Halved
 

@@ -13,7 +13,8 @@ from safetensors.torch import load_file
 
 from sira_cli import load
 from sira_cli.analysis.trace.read import read_traces
-from sira_cli.analysis.trace.task import Trace, TraceOutput, read_texts, run_traces
+from sira_cli.analysis.trace.run import TraceOutput, read_texts, run_traces
+from sira_cli.analysis.trace.task import Trace
 from sira_cli.errors import DataError
 from sira_cli.look.claims import Verify
 from sira_cli.pictures.picture import Picture
@@ -260,7 +261,7 @@ def test_a_trace_that_fails_on_the_way_is_tried_again(sira, tmp_path, monkeypatc
     command, file = ("trace", EXAMPLES[0], "--preset", "demo", "--max-new-tokens", 2), tmp_path / "all.jsonl"
     targets = (["--output-dir", tmp_path / "traces"], ["-o", file])
     with monkeypatch.context() as patch:
-        patch.setattr("sira_cli.analysis.trace.record.Recorder.end", lambda *_: 1 / 0)
+        patch.setattr("sira_cli.analysis.trace.task.Recorder.end", lambda *_: 1 / 0)
         for target in targets:
             code, _, err = sira(*command, *target)
             assert (code, "division by zero" in err) == (3, True)

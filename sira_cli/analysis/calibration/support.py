@@ -117,7 +117,7 @@ class SupportReport(Report):
         )
 
     def table(self) -> Iterator[str]:
-        """Yield what was measured, and the threshold with its effect."""
+        """Yield the counts, and the threshold with its effect."""
         one, other = self.objects
         counts = "".join(f", {count:,} {kind}" for kind, count in self.objects.items())
         yield f"{self.pictures:,} pictures{counts}" + f", {self.unknown:,} without a label" * bool(self.unknown)

@@ -1,39 +1,43 @@
-"""`Trace`, a task whose result is lines, and the files that keep them (docs/library.md)."""
+"""`Trace`, a task whose result is lines: both streams' predictions at every token of a text, generated or forced."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Generator, Mapping, Sequence
-from contextlib import closing
-from dataclasses import dataclass, field
+import struct
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any
 
+import torch
+import transformers
+from torch import Tensor
+
+from sira_cli._version import __version__
 from sira_cli.core.config import SiraConfig
-from sira_cli.errors import DataError, SettingsError
-from sira_cli.files import make_folder, replacing
+from sira_cli.core.passes import score
+from sira_cli.core.rules import kl_divergence
+from sira_cli.core.streams import VIEWS, Step
+from sira_cli.errors import SettingsError
+from sira_cli.files import replacing, writing
 from sira_cli.look.claims import Verify
+from sira_cli.look.second_look import SecondLook
 from sira_cli.methods.base import Method
+from sira_cli.methods.prompts import pictures_of
 from sira_cli.models import combinations
-from sira_cli.models.preset import ONLY_IF_SET, Preset
+from sira_cli.models.preset import Preset
+from sira_cli.models.progress import WordScores
 from sira_cli.pictures.picture import Picture
-from sira_cli.pictures.rows import read_rows, text_of
-from sira_cli.pictures.sources import recorded
-from sira_cli.run.events import Halved
-from sira_cli.run.ledger import ContinuedFile, check_same, open_locked
-from sira_cli.run.output import Sidecars
-from sira_cli.run.records import as_line
-from sira_cli.run.runner import Batch, Item, Runner, Task
+from sira_cli.run.runner import Batch, Item, Task
 
 if TYPE_CHECKING:
     from sira_cli.methods.prompts import Shown
     from sira_cli.models.model import LoadedModel
-    from sira_cli.run.lvlm import Lvlm
 
 Line = dict[str, Any]
-Name = tuple[str, str, str | None]  # of a trace in a file: the picture's name, the prompt, the forced text
-
-_BEGINNINGS = {kind: f'{{"type": "{kind}"'.encode() for kind in ("run", "token", "end")}
+Keep = Callable[[int, Tensor], None]  # takes a token and its logits `[3, V]`
+_HEADER = 512  # bytes reserved for that of a safetensors file, which allows spaces after the JSON
 
 
 @dataclass(frozen=True)
@@ -101,13 +105,33 @@ class Trace(Task[list[Line]]):
         prompts, hashes = [item.prompt for item in items], [item.sha256 for item in items]
         return lvlm.prepare(images, prompts, hashes, at_once=self.forced)
 
-    def answers(
-        self, lvlm: LoadedModel, batch: Batch[list[Line]], on_text: Callable[[str], None] | None = None
-    ) -> list[list[Line]]:
-        """Return the lines of each trace of a prepared batch."""
-        from sira_cli.analysis.trace.record import traced
-
-        return traced(self, lvlm, batch)
+    def answers(self, lvlm: LoadedModel, batch: Batch[list[Line]], on_text: Any = None) -> list[list[Line]]:
+        """Return the lines of each picture's text: of one that is decoded, or of given texts in one pass for all."""
+        inputs = lvlm.to_device(batch.inputs)
+        with ExitStack() as files:
+            rows = zip(batch.items, batch.images, inputs["input_ids"], inputs["attention_mask"].bool(), strict=True)
+            recorders = [
+                Recorder(self, lvlm, item, shown, ids[live], files.enter_context(logits_file(self.full_logits)))
+                for item, shown, ids, live in rows
+            ]
+            if not self.forced:
+                (recorder,), item = recorders, batch.items[0]
+                seeds = lvlm.text_seeds([item.sha256], [item.prompt])
+                lvlm.generate(inputs, on_tokens=lambda tokens, step: recorder.add(tokens[0], step), seeds=seeds)
+                return [recorder.end()]
+            prompts = inputs["input_ids"].tolist()
+            texts = [
+                lvlm.vocabulary.encode_after(prompt, item.picture.caption or "")
+                for prompt, item in zip(prompts, batch.items, strict=True)
+            ]
+            longest = max(map(len, texts))
+            for number, step in enumerate(score(lvlm.model, lvlm.both_streams, inputs, texts)):
+                for row, (recorder, tokens) in enumerate(zip(recorders, texts, strict=True)):
+                    position = number - (longest - len(tokens))
+                    if position >= 0:
+                        views = (view[row : row + 1] for view in (step.full, step.cf, step.contrast))
+                        recorder.add(tokens[position], Step(*views))
+            return [recorder.end() for recorder in recorders]
 
     def settle(self, lvlm: LoadedModel, item: Item[list[Line]], answer: list[Line], milliseconds: float = 0) -> None:
         """Give an item its lines."""
@@ -121,174 +145,136 @@ class Trace(Task[list[Line]]):
         item.result = [{**failed, "output_tokens": 0, "duration_ms": 0.0, "words": [], "tracked": []}]
 
 
-def read_texts(path: Path) -> list[Picture]:
-    """Return the pictures of a file of records with the texts and prompts; failed records are left out."""
-    pictures = []
-    for where, record in read_rows(path):
-        name, text = text_of(where, record, "file_name"), text_of(where, record, "text", "caption")
-        prompt = text_of(where, {"prompt": "", **record}, "prompt")
-        if record.get("status", "ok") == "ok":
-            if not text.strip():
-                raise SettingsError(f"{where}: the text to force is empty")
-            pictures.append(recorded(name, path.parent).known(prompt=prompt or None, caption=text))
-    if not pictures:
-        raise DataError(f"{path}: holds no texts")
-    return pictures
-
-
-class TraceOutput:
-    """Where traces go, locked until the end of a `with`: one file, a tree of files, or only the caller."""
+class Recorder:
+    """Makes the lines of one trace, of a prompt `[S]` without padding."""
 
     def __init__(
-        self,
-        pictures: Sequence[Picture],
-        *,
-        output: Path | None = None,
-        output_dir: Path | None = None,
-        overwrite: bool = False,
+        self, task: Trace, lvlm: LoadedModel, item: Item[list[Line]], shown: Shown, ids: Tensor, keep: Keep | None
     ) -> None:
-        """Check and open the files.
+        self._task, self._lvlm, self._item, self._shown, self._keep = task, lvlm, item, shown, keep
+        self._tracked = task.tracked(lvlm)
+        self._scores = WordScores(lvlm.parser, lvlm.sira.alpha, at_once=task.forced)
+        positions = lvlm.find_image(ids[None])[0].nonzero().flatten().tolist()
+        firsts, ends = {*positions} - {one + 1 for one in positions}, {one + 1 for one in positions} - {*positions}
+        size = dict(zip(("width", "height"), pictures_of(shown)[0].size, strict=True))
+        run = {
+            "type": "run",
+            "schema": "sira.trace/1",
+            "task": "caption" if task.question is None else "ask",
+            "file_name": item.name,
+            "image": {"path": item.picture.address, "sha256": item.sha256, **size},
+            "prompt": item.prompt,
+            "preset": lvlm.preset.name,
+            "model": lvlm.preset.model,
+            **{name: getattr(lvlm, name) for name in ("revision", "method", "k", "layers", "alpha")},
+            "beta": lvlm.preset.sira.beta,
+            **task.decoding(),
+            "forced": task.forced,
+            "top_k": task.top_k,
+            "vocab_size": lvlm.model.get_output_embeddings().weight.shape[0],
+            "prompt_tokens": len(ids),
+            "image_tokens": len(positions),
+            "image_positions": [*map(list, zip(sorted(firsts), sorted(ends), strict=True))],
+            "tracked": [{"word": word, "token_ids": ids} for word, ids in self._tracked.items()],
+            "device": lvlm.device,
+            "dtype": lvlm.dtype,
+            "versions": {"sira": __version__} | {each.__name__: each.__version__ for each in (torch, transformers)},
+        }
+        self._lines: list[Line] = [run]
 
-        Args:
-            pictures: all that are traced.
-            output: one file for all traces (.jsonl); traces that it holds already are kept.
-            output_dir: a tree with one file per picture; existing ones are kept.
-            overwrite: replace existing files.
+    def add(self, token: int, step: Step) -> None:
+        """Add the line of a token, from the logits `[1, V]` that decided it."""
+        logits = torch.cat([step.full, step.cf, step.contrast])  # [3, V]
+        logprobs = logits.log_softmax(dim=-1)
+        best = torch.unique(logits.topk(min(self._task.top_k, logits.shape[1])).indices)
+        top: list[int] = best[logits[2, best].argsort(descending=True, stable=True)].tolist()
+        firsts = [ids[0] for ids in self._tracked.values()]
+        chosen, *rows = self._rows(logits, logprobs, [token, *top, *firsts])
+        tracked = zip(self._tracked, rows[len(top) :], strict=True)
+        line = {"type": "token", "step": len(self._lines) - 1, **chosen}
+        line["special"] = self._lvlm.vocabulary.is_special(token)
+        line["delta"] = chosen["full"]["logit"] - chosen["cf"]["logit"]
+        line |= {"kl": float(kl_divergence(logprobs[0], logprobs[1])), "top": rows[: len(top)]}
+        self._lines.append(line | {"tracked": [{"word": word, **row} for word, row in tracked]})
+        self._scores.add([token], step)
+        if self._keep is not None:
+            self._keep(token, logits)
+
+    def _rows(self, logits: Tensor, logprobs: Tensor, tokens: list[int]) -> list[Line]:
+        """Describe each token in all views `[3, V]`: logit, logprob, rank (1 + number of larger logits).
+
+        The infinite logit of a suppressed token is the most negative float32: JSON has no infinity.
         """
-        self.file = self._tree = None
-        if output_dir is not None:
-            self._tree = Sidecars(pictures, extension=".trace.jsonl", output_dir=output_dir, overwrite=overwrite)
-        if output is not None:
-            if output.suffix != ".jsonl":
-                raise SettingsError(f"`output=` {output}: expected a name that ends in .jsonl")
-            self.file = TraceFile(output, overwrite=overwrite)
+        ids, least = torch.tensor(tokens, device=logits.device), torch.finfo(torch.float32).min
+        own = logits[:, ids]  # [3, n]
+        ranks = 1 + torch.stack([(logits > logit[:, None]).sum(dim=1) for logit in own.T], dim=1)
+        numbers = (own.clamp(min=least), logprobs[:, ids].clamp(min=least), ranks)
+        columns = zip(*(each.T.tolist() for each in numbers), strict=True)
+        return [
+            self._lvlm.vocabulary.describe(token)
+            | {
+                view: {"logit": logit, "logprob": logprob, "rank": rank}
+                for view, logit, logprob, rank in zip(VIEWS, *column, strict=True)
+            }
+            for token, column in zip(tokens, columns, strict=True)
+        ]
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        if self.file is not None:
-            self.file.close()
-
-    def name(self, picture: Picture) -> str:
-        """Return a picture's name in its trace: relative to the file."""
-        path = self._tree.place(picture) if self._tree is not None else self.file.path if self.file else None
-        return picture.name_in(None if path is None else path.parent.resolve())
-
-    def has(self, picture: Picture, prompt: str) -> bool:
-        """Return whether an earlier run has written a picture's trace to its end."""
-        if self._tree is not None:
-            return self._tree.keeps(picture)
-        return self.file is not None and _name(self.name(picture), prompt, picture.caption) in self.file.kept
-
-    def write(self, picture: Picture, lines: Sequence[Line]) -> None:
-        """Write a whole trace. In a tree, a picture that failed gets no file, and is tried again by a later run."""
-        data = b"".join(map(as_line, lines))
-        if self.file is not None:
-            self.file.add(data)
-        elif self._tree is not None and len(lines) > 1:
-            place = self._tree.place(picture)
-            make_folder(place.parent)
-            with replacing(place) as file:
-                file.write(data)
-
-
-class TraceFile(ContinuedFile):
-    """An open, locked file of traces. Traces with a text are kept; a later run repeats the others."""
-
-    beginning = _BEGINNINGS["run"]
-    wrong = "is not one of a trace"
-
-    def __init__(self, path: Path, *, overwrite: bool = False) -> None:
-        self.kept: dict[Name, tuple[int, int]] = {}  # where each begins and ends
-        self._run, self._start = Line(), 0  # the run line of the trace that is being read, and where it is
-        self._settings: Line = {}
-        super().__init__(path, overwrite=overwrite)
-
-    def check(self, settings: Mapping[str, Any]) -> None:
-        """Check that traces of these settings belong in the file."""
-        if self._settings:
-            off = dict.fromkeys(ONLY_IF_SET)
-            check_same(self.path, off | dict(settings), off | self._settings)
-
-    def begin(self) -> None:
-        """Get ready to append: drop the traces that are made again, or with `overwrite` everything."""
-        places, end = [*self.kept.values()], sum(stop - start for start, stop in self.kept.values())
-        if places and end < places[-1][1]:
-            with replacing(self.path) as new, self.path.open("rb") as old:
-                for start, stop in places:
-                    old.seek(start)
-                    new.write(old.read(stop - start))
-            self._file.close()
-            self._file = open_locked(self.path)
-        self._end = end
-        super().begin()
-
-    def _read_line(self, number: int, line: bytes) -> None:
-        kind = next(kind for kind, beginning in _BEGINNINGS.items() if line.startswith(beginning))
-        if kind == "run":
-            self._run, self._start = json.loads(line), self._end
-        elif kind == "end":
-            run, end, self._run = self._run, json.loads(line), {}
-            if run and end["status"] == "ok":
-                name = _name(run["file_name"], run["prompt"], end["text"] if run["forced"] else None)
-                self.kept.setdefault(name, (self._start, self._end + len(line)))
-                track = [tracked["word"] for tracked in run["tracked"]]
-                self._settings = {**run, "track": track, "verify": "verify" in end}
+    def end(self) -> list[Line]:
+        """Add the last line, and return all."""
+        task, lvlm, lines = self._task, self._lvlm, self._lines[1:]
+        tokens = [line["token_id"] for line in lines]
+        parsed, ended = lvlm.parser.parse(tokens, at_once=task.forced), lvlm.answer_of(tokens)
+        error, looked, uses = "" if task.forced else ended.error, {}, list[Line]()
+        for word, ids in self._tracked.items():  # where the text continues with all tokens of a tracked word
+            for step in range(len(tokens) - len(ids) + 1):
+                if tokens[step : step + len(ids)] == ids:
+                    own = lines[step : step + len(ids)]
+                    uses.append({"word": word, "step": step})
+                    uses[-1] |= {view: sum(line[view]["logprob"] for line in own) for view in VIEWS}
+        if task.verify is not None:
+            objects = SecondLook(lvlm, task.verify).check(self._shown, parsed.text).objects
+            looked = {"objects": [claim.to_json() for claim in objects], "verify": task.verify.settings(lvlm.preset)}
+        end = {
+            "type": "end",
+            "status": "error" if error else "ok",
+            "error": f"{self._item.name}: {error}" if error else "",
+            "text": parsed.text,
+            "finish_reason": "forced" if task.forced else ended.finish_reason,
+            "output_tokens": len(tokens),
+            "duration_ms": 0.0,
+            "words": self._scores.words(0, len(tokens)),
+            "tracked": uses,
+            **({"reasoning": parsed.reasoning} if parsed.reasoning else {}),
+        }
+        return [*self._lines, end | looked]
 
 
-def _name(file_name: str, prompt: str, text: str | None) -> Name:
-    return file_name, prompt, None if text is None else " ".join(text.split())
+@contextmanager
+def logits_file(path: Path | None) -> Iterator[Keep | None]:
+    """Yield a function that appends a token and its logits `[3, V]` to a safetensors file, or None without a path.
 
-
-@dataclass(frozen=True)
-class Traced:
-    """A picture's trace; without lines, it was made in an earlier run."""
-
-    picture: Picture
-    lines: list[Line] = field(default_factory=list)
-
-    @property
-    def error(self) -> str:
-        """Why the picture has no trace; empty if it has one."""
-        return str(self.lines[-1]["error"]) if self.lines else ""
-
-
-def run_traces(
-    task: Trace, pictures: Sequence[Picture], model: Lvlm | Callable[[], Lvlm], output: TraceOutput, batch_size: int = 1
-) -> Generator[Traced | Halved, None, None]:
-    """Trace pictures, write each trace, and yield events. A picture that fails is an event; the others go on.
-
-    Args:
-        task: what is recorded.
-        pictures: with captions, if the task is `forced`.
-        model: the loaded model, or what loads it if anything is left to do.
-        output: where the lines go; traces that it has are skipped.
-        batch_size: texts that are forced together; fewer when memory is too small.
+    The file holds `logits` float32 `[steps, 3, V]` (full, cf, contrast) and `token_ids` int64 `[steps]`. It is written
+    step by step, so that memory does not grow with the text, and replaces `path` if the block ends without an error.
     """
-    file, left = output.file, []
-    if file is not None:
-        file.check(task.settings())
-    for picture in pictures:
-        if output.has(picture, task.asked(picture)):
-            yield Traced(picture)
-        else:
-            left.append(Item[list[Line]](picture, output.name(picture), task.asked(picture)))
-    if not left:
-        if task.full_logits is not None:
-            raise SettingsError("`full_logits=`: the trace exists already: give `overwrite=`, or another output")
+    if path is None:
+        yield None
         return
-    lvlm = model() if callable(model) else model
-    task.tracked(lvlm)  # refuses words without tokens
-    if file is not None:
-        file.check(task.settings() | {"k": lvlm.k, "revision": lvlm.revision, "dtype": lvlm.dtype})
-        file.begin()
-    with closing(Runner(lvlm, task, batch_size if task.forced else 1).run(left)) as settled:
-        for item in settled:
-            if isinstance(item, Halved):
-                yield item
-            elif item.result is not None:
-                output.write(item.picture, item.result)
-                yield Traced(item.picture, item.result)
-    if file is not None:
-        file.complete()
+    tokens, end = list[int](), 0  # of the logits, in bytes
+    with replacing(path) as file:
+
+        def append(token: int, logits: Tensor) -> None:
+            nonlocal end
+            with writing(path):
+                end += file.write(logits.float().cpu().contiguous().numpy().tobytes())
+            tokens.append(token)
+
+        file.write(b" " * (8 + _HEADER))
+        yield append
+        steps, ids = len(tokens), file.write(struct.pack(f"<{len(tokens)}q", *tokens))
+        header = {
+            "__metadata__": {"views": "full, cf, contrast"},
+            "logits": {"dtype": "F32", "shape": [steps, 3, end // max(1, 12 * steps)], "data_offsets": [0, end]},
+            "token_ids": {"dtype": "I64", "shape": [steps], "data_offsets": [end, end + ids]},
+        }
+        file.seek(0)
+        file.write(struct.pack("<Q", _HEADER) + json.dumps(header).encode().ljust(_HEADER))
