@@ -16,7 +16,7 @@ from sira_cli.cli.options import groups
 from sira_cli.cli.options.choosing import ALL, able, choose_each, choose_preset, method_names
 from sira_cli.cli.options.groups import MethodsOptions, ModelOptions, argument, option
 from sira_cli.cli.terminal.console import note, resumable, say, show_stages, spell
-from sira_cli.cli.terminal.output import check_file, note_threshold, print_tables, save_report
+from sira_cli.cli.terminal.output import note_threshold, print_tables, save_report
 from sira_cli.errors import SettingsError
 from sira_cli.eval.benchmark import Asking, Card
 from sira_cli.eval.cards import CARDS, find_cards, options_of_each
@@ -55,7 +55,6 @@ class EvalOptions(groups.Group, title="Answers and figures"):
     )
     overwrite: bool = option(False, "Start again: replace existing answers.", "--overwrite")
     retry_errors: groups.RetryErrors = False
-    details: Path | None = option(None, "Write how each answer was counted.", metavar="FILE.jsonl")
     paper: bool = option(False, "Also show the paper's figures for the same model.", "--paper")
     json: bool = option(False, "Print JSON: one object per benchmark.", "--json")
 
@@ -96,7 +95,7 @@ def eval_benchmarks(
     if options.answers:
         from sira_cli.eval.answers import find_files
 
-        sources = find_files(options.answers, files[0] if cards[0].several else (), options.against or "greedy")
+        sources = find_files(options.answers, files[0] if cards[0].several else (), options.against)
     benchmarks = [
         card.open(own, Asking(options.limit, given[card.name], sources, decoding.max_new_tokens, folder is not None))
         for card, own in zip(cards, files, strict=True)
@@ -139,11 +138,10 @@ def _list(cards: list[Card]) -> None:
 
 
 def _check(options: EvalOptions, model: ModelOptions, decoding: MethodsOptions) -> None:
-    """Check options that exclude each other, --shard, --output, and --details, which replaces only earlier details."""
+    """Check options that exclude each other, --shard and --output."""
     from sira_cli.pictures.find import Shard
-    from sira_cli.pictures.rows import read_rows
 
-    output, details = options.output, options.details
+    output = options.output
     if options.images is not None and options.answers:
         raise SettingsError("give --images FOLDER to ask the model, or --answers FILE to score answers: one of the two")
     if options.answers:
@@ -152,12 +150,6 @@ def _check(options: EvalOptions, model: ModelOptions, decoding: MethodsOptions) 
             raise SettingsError(f"--{name} is for runs: leave it out, or give --images instead of --answers")
     if options.shard is not None:
         Shard.parse(options.shard)
-    if details is not None:
-        if details.parent != output or details.is_dir():  # the output folder itself is created if needed
-            check_file("--details", details)
-        _, row = next(read_rows(details), ("", None)) if details.exists() else ("", None)
-        if row is not None and (not {"method", "part"} <= row.keys() or "schema" in row):
-            raise SettingsError(f"--details {details}: holds something other than details of sira eval: give another")
     if output is not None and (output.is_file() or output.suffix == ".jsonl"):
         raise SettingsError(f"--output {output}: expected a folder: a run writes several files")
     if options.shard is not None and output is None:
@@ -171,11 +163,10 @@ def _folder(paths: Sequence[Path], options: EvalOptions) -> Path:
             "give one benchmark's files with --images FOLDER to ask the model or --answers FILE to score answers, "
             f"or one PATH, a folder of benchmarks: got {len(paths)}"
         )
-    for name in ("images", "answers", "shard", "details"):
-        if getattr(options, name):
-            raise SettingsError(
-                f"--{name} is for one benchmark: name it, and give --images or --answers; or leave it out"
-            )
+    if given := [name for name in ("images", "answers", "shard") if getattr(options, name)]:
+        raise SettingsError(
+            f"--{given[0]} is for one benchmark: name it, and give --images or --answers; or leave it out"
+        )
     if not paths[0].is_dir():
         raise SettingsError(f"{paths[0]}: is not a folder")
     return paths[0]
@@ -198,19 +189,18 @@ def _read(
     benchmark: Benchmark, sources: Sequence[AnswerFiles], options: EvalOptions, model: ModelOptions
 ) -> EvalReport:
     """Report the answers in files, with the paper's figures of the same model."""
-    from sira_cli.eval.answers import read_each
+    from sira_cli.eval.answers import read_answers
     from sira_cli.eval.report import find_model
 
-    answers = read_each(benchmark, sources, controls=options.against is None)
+    _check_report(benchmark, options.output)
+    answers = [read_answers(benchmark, source) for source in sources]
     known = {(str(one.settings["preset"]), str(one.settings["model"])) for one in answers if one.settings}
     if model.preset is not None or model.model is not None:
         preset = choose_preset(model)
         known = {(preset.name, preset.model)}
     if options.paper and len(known) != 1:
         raise SettingsError("--paper: the answers' model is unknown: give -p PRESET")
-    return _report(
-        benchmark, answers, find_model(known.pop()) if options.paper else "", options.output, options.details
-    )
+    return _report(benchmark, answers, find_model(known.pop()) if options.paper else "", options.output)
 
 
 def _ask(
@@ -232,7 +222,13 @@ def _ask(
     named, every, lvlm = method_names(decoding.method), decoding.method.strip() == ALL, None
     methods = choose_each(with_controls(named, options.against), model, decoding)
     preset, first = next(iter(methods.values()))
-    outputs = _outputs(benchmarks, folder, options, preset.name)
+    output = options.output
+    if folder is not None and output is None:
+        output = folder / ANSWERS / preset.name.replace("/", "--")
+        note(f"answers are kept in {output}")
+    outputs = [output if output is None or folder is None else output / one.name for one in benchmarks]
+    for one, own in zip(benchmarks, outputs, strict=True) if not options.overwrite else ():
+        _check_report(one, own)
     if every:  # those that the model can run, which is loaded to find them
         lvlm = load_model(preset, model, first, pictures=pictures)
         methods = able(lvlm, methods)
@@ -258,21 +254,19 @@ def _ask(
     how |= {"batch_size": options.batch_size, "shard": options.shard and Shard.parse(options.shard)}
     how["settings"] = {} if decoding.max_new_tokens is None else {"max_new_tokens": decoding.max_new_tokens}
     evaluations = []
-    for one, output in zip(benchmarks, outputs, strict=True):
-        own = looks if len(benchmarks) == 1 or has_captions(one) else {}
-        evaluations.append(Evaluation(one, images or Path(), methods, output=output, looks=own, **how))
+    for one, own in zip(benchmarks, outputs, strict=True):
+        look = looks if len(benchmarks) == 1 or has_captions(one) else {}
+        evaluations.append(Evaluation(one, images or Path(), methods, output=own, looks=look, **how))
     for name, under in methods.items() if options.engine != "local" else ():
         if name not in evaluations[0].not_run:
             combinations.check(*under, verify=options.verify, engine=options.engine)
     paper = find_model((preset.name, preset.model)) if options.paper else ""
     reports = []
     for benchmark, evaluation, output in zip(benchmarks, evaluations, outputs, strict=True):
-        if options.details is not None and options.details.resolve() in map(Path.resolve, evaluation.files):
-            raise SettingsError(f"--details {options.details}: answers are kept in this file: give another")
         with resumable(output is not None, options.overwrite):
             show_stages(evaluation.events(load))
         if options.shard is None:
-            reports.append(_report(benchmark, evaluation.answers, paper, output, options.details))
+            reports.append(_report(benchmark, evaluation.answers, paper, output))
             continue
         note(f"shard {options.shard} is done: when all are, score them: --answers {output}")
         if any(answers.failures for answers in evaluation.answers):
@@ -280,43 +274,25 @@ def _ask(
     return reports
 
 
-def _outputs(
-    benchmarks: Sequence[Benchmark], folder: Path | None, options: EvalOptions, preset: str
-) -> list[Path | None]:
-    """Return where each benchmark's answers and report are kept; no report of another benchmark is replaced."""
-    output = options.output
-    if folder is not None and output is None:
-        output = folder / ANSWERS / preset.replace("/", "--")
-        note(f"answers are kept in {output}")
-    outputs = [output if output is None or folder is None else output / one.name for one in benchmarks]
-    for benchmark, own in zip(benchmarks, outputs, strict=True):
-        if own is None or options.overwrite or not (path := own / "report.json").exists():
-            continue
-        try:
-            before = json.loads(path.read_bytes())["benchmark"]
-        except (OSError, ValueError, KeyError, TypeError):
-            before = "something else"
-        if before != benchmark.name:
-            raise SettingsError(f"--output: {path} holds the report of {before}: give another folder")
-    return outputs
+def _check_report(benchmark: Benchmark, output: Path | None) -> None:
+    """Check that a report in the output folder, which will be replaced, is of the same benchmark."""
+    if output is None or not (path := output / "report.json").exists():
+        return
+    try:
+        before = json.loads(path.read_bytes())["benchmark"]
+    except (OSError, ValueError, KeyError, TypeError):
+        before = "something else"
+    if before != benchmark.name:
+        raise SettingsError(f"--output: {path} holds the report of {before}: give another folder")
 
 
-def _report(
-    benchmark: Benchmark, answers: Sequence[Answers], paper: str, output: Path | None, details: Path | None
-) -> EvalReport:
-    """Report on answers, and write report.json and the details of counting."""
+def _report(benchmark: Benchmark, answers: Sequence[Answers], paper: str, output: Path | None) -> EvalReport:
+    """Report on answers, and write report.json."""
     from sira_cli.eval.report import EvalReport
-    from sira_cli.files import make_folder, replacing
+    from sira_cli.files import make_folder
 
     report = EvalReport.of(benchmark, answers, paper)
     if output is not None:
         make_folder(output)
         save_report(report, output / "report.json")
-    if details is not None:
-        with replacing(details) as file:
-            for one in answers:
-                for part in benchmark.parts:
-                    for counted in benchmark.count(part, one.texts.get(part.name, {})):
-                        record = {"method": one.name, "part": part.name, **counted.details}
-                        file.write(json.dumps(record, ensure_ascii=False).encode() + b"\n")
     return report

@@ -6,18 +6,18 @@ import functools
 import operator
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 from sira_cli.errors import DataError, SettingsError
 from sira_cli.eval.answers import Form, read_answer_rows
 from sira_cli.eval.benchmark import ONE_WORD, Ask, Asking, Benchmark, Counted, Part, Texts
 from sira_cli.eval.cards import DIMENSIONS
 from sira_cli.eval.similarity import Similarity, find_similarity
-from sira_cli.eval.statistics import Counts, Denominators
+from sira_cli.eval.statistics import Denominators
 from sira_cli.language import Language, find_language
-from sira_cli.pictures.rows import brief, entries, id_of, read_json, read_rows, read_text, some, text_of
+from sira_cli.pictures.rows import brief, id_of, read_json, read_rows, read_text, some, text_of
 
 PartName = Literal["generative", "discriminative"]
 PARTS: tuple[PartName, ...] = ("generative", "discriminative")
@@ -70,14 +70,8 @@ class Annotated:
         """Part of the query; every query but a caption is a question, as in the script."""
         return "generative" if self.kind == "generative" else "discriminative"
 
-    @property
-    def groups(self) -> tuple[str, ...]:
-        """The groups that count an answer."""
-        return GROUPS_OF.get(self.kind, OTHERWISE)
 
-
-@dataclass(frozen=True)
-class Judged:
+class Judged(NamedTuple):
     """The objects that a caption mentions."""
 
     mentions: tuple[str, ...]  # nouns of AMBER's vocabulary, in the caption's order, repeats included
@@ -132,12 +126,9 @@ class Lexicon:
                 hallucinated.append(noun)
             else:
                 covered.add(place)
-        return Judged(
-            mentions,
-            tuple(hallucinated),
-            tuple(word for place, word in enumerate(truth) if place in covered),
-            tuple(word for place, word in enumerate(hallu) if place in cognitive),
-        )
+        marked = ((truth, covered), (hallu, cognitive))
+        kept = (tuple(word for place, word in enumerate(words) if place in places) for words, places in marked)
+        return Judged(mentions, tuple(hallucinated), *kept)
 
 
 class Amber(Benchmark):
@@ -156,45 +147,38 @@ class Amber(Benchmark):
         *,
         language: Language,
         similarity: Similarity,
-        parts: Sequence[PartName] = PARTS,
+        task: str = "all",
         suffix: str = ONE_WORD,
         prompt: str | None = None,
-        reduced: bool = False,
     ) -> None:
         """Read AMBER's folder `data`: annotations.json, relation.json, safe_words.txt and query/.
 
         Args:
             data: the folder, or AMBER's repository.
             language, similarity: read and compare the words of captions.
-            parts: `generative` and `discriminative`, or one of them.
+            task: `generative`, `discriminative`, one dimension of the questions, or `all`.
             suffix: text after each question in the prompt.
             prompt: the request for a caption, instead of AMBER's.
-            reduced: whether answers from elsewhere are also reduced (see `reduce`).
         """
         data = find_data(data)
         self.lexicon = _read_lexicon(data)
         self.annotations = _read_annotations(data / FILES[0], self.lexicon)
-        self._language, self._similarity, self._reduced = language, similarity, reduced
-
-        def part(name: PartName) -> Part:
-            asks = []
+        self._language, self._similarity = language, similarity
+        parts = []
+        for name in PARTS if task == "all" else PARTS[task != "generative" :][:1]:
+            asks, groups = [], GROUPS[name]
             for where, row in _read_queries(data, name, self.annotations):
                 text = text_of(where, row, "query")
                 text = text + suffix if name == "discriminative" else text if prompt is None else prompt
                 asks.append(Ask(str(row["id"]), text_of(where, row, "image"), text))
-            task: Literal["caption", "ask"] = "caption" if name == "generative" else "ask"
-            return Part(name, task, tuple(asks), GROUPS[name], {"max_new_tokens": MAX_NEW_TOKENS[name]})
-
-        self.parts = tuple(map(part, parts))
-
-    def keep(self, fits: Callable[[Ask], bool], refusal: str, without: str = "") -> None:
-        """Leave out the queries that do not fit, and one group's figures."""
-        parts = (replace(part, asks=tuple(filter(fits, part.asks))) for part in self.parts)
-        self.parts = tuple(
-            replace(part, groups=tuple(name for name in part.groups if name != without)) for part in parts if part.asks
-        )
-        if not self.parts:
-            raise SettingsError(refusal)
+            if task in DIMENSIONS:
+                asks = [ask for ask in asks if task in _groups(self.annotations[ask.id])]
+                groups = groups[1:]  # without the figures of all questions
+            if not asks:
+                raise SettingsError(f"`task=` {task}: no such question in AMBER's folder")
+            kind: Literal["caption", "ask"] = "caption" if name == "generative" else "ask"
+            parts.append(Part(name, kind, tuple(asks), groups, {"max_new_tokens": MAX_NEW_TOKENS[name]}))
+        self.parts = tuple(parts)
 
     def count(self, part: Part, texts: Texts) -> Iterator[Counted]:
         """Count each answer; a question counts in its dimension and in `discriminative`."""
@@ -202,12 +186,11 @@ class Amber(Benchmark):
             if (text := texts.get(ask.id)) is None:
                 continue
             annotated = self.annotations[ask.id]
-            details: dict[str, Any] = {"id": ask.id, "image": ask.picture}
             if part.name == "generative":
                 nouns = self._language.nouns(text)
                 judged = self.lexicon.judge(nouns, annotated.truth, annotated.hallu, self._similarity.above)
                 right = not judged.hallucinated
-                counts: Counts = {
+                counts: dict[str, float] = {
                     "answers": 1,
                     "clean answers": right,
                     "mentions": len(judged.mentions),
@@ -218,7 +201,6 @@ class Amber(Benchmark):
                     "marked hallu words": len(judged.cognitive),
                     "words": len(text.split()),
                 }
-                details |= {"response": text, **{name: list(words) for name, words in vars(judged).items()}}
             else:
                 no, right = annotated.truth == ("no",), text == annotated.truth[0].capitalize()
                 counts = {
@@ -230,9 +212,8 @@ class Amber(Benchmark):
                     "answered yes": text == "Yes",
                     "neither": text not in ("Yes", "No"),
                 }
-                details |= {"query": ask.prompt, "truth": annotated.truth[0], "response": text, "right": right}
             counts = {name: float(value) for name, value in counts.items()}
-            yield Counted(ask.id, ask.picture, annotated.groups, right, counts, details)
+            yield Counted(ask.id, ask.picture, _groups(annotated), right, counts)
 
     def figures(self, group: str, total: Mapping[str, float], *, smooth: bool = False) -> dict[str, float]:
         """Return the script's figures, rounded as it rounds, in percent.
@@ -299,9 +280,7 @@ class Amber(Benchmark):
                     f"{part.name} are missing, and figures need all of them"
                 )
             if texts:
-                answers[part.name] = {
-                    id_: self.reduce(part, text) if self._reduced else text for id_, text in texts.items()
-                }
+                answers[part.name] = texts
         if not answers:
             names = " or ".join(part.name for part in self.parts)
             raise DataError(f"{files}: no answers of {names}: expected rows with id and response")
@@ -321,9 +300,12 @@ class Amber(Benchmark):
 
     def facts(self) -> dict[str, Any]:
         """Return how captions are read; questions need no language."""
-        captions = any(part.name == "generative" for part in self.parts)
-        facts = {"language": self._language.facts(), "similarity": self._similarity.facts()} if captions else {}
-        return facts | ({"reduced": "answers from elsewhere to their first word"} if self._reduced else {})
+        captions = self.parts[0].name == "generative"
+        return {"language": self._language.facts(), "similarity": self._similarity.facts()} if captions else {}
+
+
+def _groups(annotated: Annotated) -> tuple[str, ...]:
+    return GROUPS_OF.get(annotated.kind, OTHERWISE)
 
 
 # AMBER's own files.
@@ -333,32 +315,16 @@ def opened(path: Path, asking: Asking) -> Amber:
     """Read AMBER as `sira eval` asks for it."""
     find_data(path)  # before anything slow is imported
     options = asking.options
-    task = options.get("task", "all")
-    captions, questions = task in ("generative", "all"), task != "generative"
-    reduced = options.get("reduce") == "yes"
+    captions = options.get("task", "all") in ("generative", "all")  # questions need neither nouns nor vectors
     if "prompt" in options and not captions:
         raise SettingsError("`prompt=`: asks for captions: leave it out, or `task=`")
-    if reduced and all(source.own for source in asking.sources):
-        raise SettingsError("`reduce=` yes is for answers from other tools: sira's own are read that way: leave it out")
-    amber = Amber(  # questions need neither nouns nor vectors
+    similarity = options.get("similarity", "auto" if asking.in_folder else "spacy")
+    amber = Amber(
         path,
         language=find_language(options.get("language", "auto") if captions else "fallback", ["nouns"]),
-        similarity=find_similarity(
-            options.get("similarity", "auto" if asking.in_folder else "spacy") if captions else "exact"
-        ),
-        parts=PARTS[not captions : 1 + questions],
-        reduced=reduced,
-        **asking.given("suffix", "prompt"),
+        similarity=find_similarity(similarity if captions else "exact"),
+        **asking.given("suffix", "prompt", "task"),
     )
-    if "ids" in options:
-        ids = [str(number) for number in read_numbers(Path(options["ids"]))]
-        if unknown := [id_ for id_ in ids if id_ not in amber.annotations]:
-            raise DataError(f"id {unknown[0]} is not AMBER's: expected 1 to {len(amber.annotations)}")
-        names = " or ".join(part.name for part in amber.parts)
-        amber.keep(lambda ask: ask.id in ids, f"`ids=`: no query of {names} among them")
-    if task in DIMENSIONS:
-        refusal = f"`task=` {task}: no such question in AMBER's folder"
-        amber.keep(lambda ask: task in amber.annotations[ask.id].groups, refusal, without="discriminative")
     amber.parts = tuple(part.of_first_pictures(asking.limit) for part in amber.parts)
     return amber
 
@@ -368,18 +334,9 @@ def find_data(folder: Path) -> Path:
     if not folder.is_dir():
         raise SettingsError(f"{folder}: is not a folder: expected AMBER's, with {', '.join(FILES)}")
     data = folder / "data" if not (folder / FILES[0]).exists() and (folder / "data").is_dir() else folder
-    for name in FILES:
-        if not (data / name).exists():
-            raise SettingsError(f"{data}: has no {name}: get AMBER's files from {URL}")
+    if missing := [name for name in FILES if not (data / name).exists()]:
+        raise SettingsError(f"{data}: has no {missing[0]}: get AMBER's files from {URL}")
     return data
-
-
-def read_numbers(path: Path) -> list[int]:
-    """Read a list of ids of queries: one per line, or a JSON array."""
-    ids = [id_of(where, {"id": entry}, "id") for where, entry in entries(path)]
-    if not ids:
-        raise DataError(f"{path}: holds no ids")
-    return ids
 
 
 def _read_lexicon(data: Path) -> Lexicon:
@@ -400,23 +357,18 @@ def _read_annotations(path: Path, lexicon: Lexicon) -> dict[str, Annotated]:
         # the script takes the annotation of id N from place N
         if id_of(where, row, "id") != number:
             raise DataError(f"{where}: expected id {number}, got {brief(row['id'])}: ids must be 1, 2, 3, ... in order")
-        annotations[str(number)] = _annotated(where, row, lexicon)
-    return annotations
-
-
-def _annotated(where: str, row: dict[str, Any], lexicon: Lexicon) -> Annotated:
-    kind = text_of(where, row, "type")
-    if kind != "generative":
-        truth = text_of(where, row, "truth")
-        if truth not in ("yes", "no"):
+        kind = text_of(where, row, "type")
+        if kind != "generative" and (truth := text_of(where, row, "truth")) not in ("yes", "no"):
             raise DataError(f"{where}: truth must be yes or no, got {brief(truth)}")
-        return Annotated(kind, (truth,))
-    for name in ("truth", "hallu"):
-        if not _is_words(row.get(name)):
-            raise DataError(f"{where}: {name}: expected a list of words, got {brief(row.get(name))}")
-        if unknown := [word for word in row[name] if word not in lexicon.relation]:
-            raise DataError(f"{where}: {name}: {brief(unknown[0])} is not in relation.json: the two files do not match")
-    return Annotated(kind, tuple(row["truth"]), tuple(row["hallu"]))
+        for name in ("truth", "hallu") if kind == "generative" else ():
+            if not _is_words(row.get(name)):
+                raise DataError(f"{where}: {name}: expected a list of words, got {brief(row.get(name))}")
+            if unknown := [word for word in row[name] if word not in lexicon.relation]:
+                fit = "is not in relation.json: the two files do not match"
+                raise DataError(f"{where}: {name}: {brief(unknown[0])} {fit}")
+        words = (row["truth"], row["hallu"]) if kind == "generative" else ([row["truth"]], [])
+        annotations[str(number)] = Annotated(kind, *map(tuple, words))
+    return annotations
 
 
 def _is_words(value: Any) -> bool:
@@ -426,13 +378,8 @@ def _is_words(value: Any) -> bool:
 def _read_queries(
     data: Path, part: PartName, annotations: Mapping[str, Annotated]
 ) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Yield the queries of a part from its own file, or from query_all.json if it has none.
-
-    In AMBER's data the two differ: they ask different questions under id 13193.
-    """
-    own, everything = (data / "query" / f"query_{name}.json" for name in (part, "all"))
-    path = own if own.exists() or not everything.exists() else everything
-    seen, queries = set(), 0
+    """Yield the queries of a part from its own file; query_all.json asks another question under id 13193."""
+    path, seen = data / "query" / f"query_{part}.json", set()
     for where, row in read_rows(path):
         id_ = str(id_of(where, row, "id"))
         if id_ not in annotations:
@@ -440,10 +387,8 @@ def _read_queries(
         if id_ in seen:
             raise DataError(f"{where}: id {id_} is there already: each query needs an id of its own")
         seen.add(id_)
-        if annotations[id_].part == part:
-            queries += 1
-            yield where, {**row, "id": id_}
-        elif path == own:
+        if annotations[id_].part != part:
             raise DataError(f"{where}: id {id_} is annotated as {annotations[id_].kind}, expected {part}")
-    if not queries:
+        yield where, {**row, "id": id_}
+    if not seen:
         raise DataError(f"{path}: holds no queries of {part}")

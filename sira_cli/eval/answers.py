@@ -13,7 +13,7 @@ import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from sira_cli.errors import DataError, SettingsError
 from sira_cli.eval.benchmark import ONE_WORD, AnswerFiles, Benchmark
@@ -48,8 +48,7 @@ class Answers:
     texts: dict[str, dict[str, str]] = field(default_factory=dict)  # by part and ask; those that failed are missing
     seconds: dict[str, dict[str, float]] = field(default_factory=dict)  # likewise, where every record has its duration
     failures: list[FailedAnswer] = field(default_factory=list)  # the asks that failed
-    # settings that decided the answers, as far as they are known
-    settings: dict[str, Any] = field(default_factory=dict)
+    settings: dict[str, Any] = field(default_factory=dict)  # those that decided the answers, as far as they are known
     taken_from: str = ""  # the method whose answers were reused, because this one cannot differ
 
     def under(self, name: str) -> Answers:
@@ -61,15 +60,14 @@ class Answers:
 
 def settings_in(record: dict[str, Any]) -> dict[str, Any]:
     """Return the settings that are equal in all records of a method, from one record; None for missing ones."""
-    other = {name: record[name] for name in _COVERED if record.get(name)}
-    return {name: record.get(name) for name in SAME} | other
+    return {name: record.get(name) for name in SAME} | {name: record[name] for name in _COVERED if record.get(name)}
 
 
 # Files.
 
 
-def find_files(given: Sequence[str], questions: Sequence[Path] = (), first: str = "greedy") -> list[AnswerFiles]:
-    """Return the files that `--answers` names, by method; those of `first`, which others are compared with, first."""
+def find_files(given: Sequence[str], questions: Sequence[Path] = (), first: str | None = None) -> list[AnswerFiles]:
+    """Return the files that `--answers` names, by method; those of `first`, or greedy's, first."""
     named: dict[tuple[str, bool], list[Path]] = {}  # by label, and whether they are records of sira
     rest: list[Path] = []
     for text in given:
@@ -96,10 +94,11 @@ def find_files(given: Sequence[str], questions: Sequence[Path] = (), first: str 
         shared = os.path.commonprefix([path.stem for path in paths]).strip("_-. ")  # noqa: RUF071 (stems are no paths)
         sources.append(AnswerFiles(shared or "answers", tuple(paths), own=False))
     labels = [source.label for source in sources]
-    for source in sources:
-        if labels.count(source.label) > 1:
-            raise SettingsError(f"`answers=` {source.paths[0]}: {source.label!r} names two methods: use LABEL=FILE")
-    return sorted(sources, key=lambda source: (source.label != first, not source.own))
+    if twice := next((source for source in sources if labels.count(source.label) > 1), None):
+        raise SettingsError(f"`answers=` {twice.paths[0]}: {twice.label!r} names two methods: use LABEL=FILE")
+    if first not in (None, *labels):
+        raise SettingsError(f"`against=` {first}: is not among the answers: {', '.join(labels)}")
+    return sorted(sources, key=lambda source: (source.label != (first or "greedy"), not source.own))
 
 
 def expand(parameter: str, path: str) -> list[Path]:
@@ -144,15 +143,6 @@ def named_after(answers: Path, questions: Sequence[Path]) -> Path | None:
 # Records of sira.
 
 
-def read_each(benchmark: Benchmark, sources: Sequence[AnswerFiles], controls: bool = True) -> list[Answers]:
-    """Read each method's answers; greedy's also stand for those of greedy+apc, where these cannot differ."""
-    first, *others = [read_answers(benchmark, source) for source in sources]
-    decoded = tuple(first.settings.get(name) for name in ("method", "temperature", "num_beams"))
-    apc = controls and first.name == "greedy" and decoded == ("greedy", 0, 1)
-    stand_in = [first.under("greedy+apc")] if apc and "greedy+apc" not in (one.name for one in others) else []
-    return [first, *stand_in, *others]
-
-
 def read_answers(benchmark: Benchmark, source: AnswerFiles, *, complete: bool = True) -> Answers:
     """Read one method's answers; records of sira have to answer everything that a part asks, unless in a shard."""
     if not source.own:
@@ -160,29 +150,27 @@ def read_answers(benchmark: Benchmark, source: AnswerFiles, *, complete: bool = 
     unit_of = _units(benchmark)
     records: dict[tuple[str, str], dict[str, Any]] = {}  # by part and unit
     answers = Answers(source.label)
-    for path in source.paths:
-        for where, row in read_rows(path):
-            settings = settings_in(row)
-            answers.settings = answers.settings or settings
-            other = next((name for name in SAME if settings[name] != answers.settings[name]), None)
-            if other is not None:
-                here, before = brief(settings[other]), brief(answers.settings[other])
-                raise DataError(
-                    f"{where}: {other} is {here} here and {before} before: label the files to compare: LABEL=FILE"
-                )
-            if (key := unit_of(row)) is None:
-                continue  # it answers other question files
-            ok = row.get("status", "ok") == "ok"
-            record = {"ok": ok, "text": text_of(where, row, "text" if ok else "error"), "path": path, "where": where}
-            record["ms"] = row.get("duration_ms")
-            earlier = records.get(key, record)
-            if ok and earlier["ok"] and record["text"] != earlier["text"]:
-                raise DataError(
-                    f"{where}: {brief(key[1], 120)} has another answer in {earlier['where']}: "
-                    "keep one of the two, or finish the run"
-                )
-            if ok or earlier["path"] == path:  # a failure replaces no other file's answer
-                records[key] = record
+    for path, where, row in ((file, *placed) for file in source.paths for placed in read_rows(file)):
+        settings = settings_in(row)
+        answers.settings = answers.settings or settings
+        if other := next((name for name in SAME if settings[name] != answers.settings[name]), None):
+            here, before = brief(settings[other]), brief(answers.settings[other])
+            raise DataError(
+                f"{where}: {other} is {here} here and {before} before: label the files to compare: LABEL=FILE"
+            )
+        if (key := unit_of(row)) is None:
+            continue  # it answers other question files
+        ok = row.get("status", "ok") == "ok"
+        record = {"ok": ok, "text": text_of(where, row, "text" if ok else "error"), "path": path, "where": where}
+        record["ms"] = row.get("duration_ms")
+        earlier = records.get(key, record)
+        if ok and earlier["ok"] and record["text"] != earlier["text"]:
+            raise DataError(
+                f"{where}: {brief(key[1], 120)} has another answer in {earlier['where']}: "
+                "keep one of the two, or finish the run"
+            )
+        if ok or earlier["path"] == path:  # a failure replaces no other file's answer
+            records[key] = record
     for part in benchmark.parts:
         given = [(ask, records[part.name, ask.unit]) for ask in part.asks if (part.name, ask.unit) in records]
         if complete and 0 < len(given) < len(part.asks):
@@ -221,8 +209,7 @@ def _units(benchmark: Benchmark) -> Callable[[dict[str, Any]], tuple[str, str] |
             return (part, str(row["id"])) if str(row["id"]) in units.get(part, ()) else None
         task = str(row.get("schema")).removeprefix("sira.").partition("/")[0]
         fitting = about.get((task, Path(str(row.get("file_name"))).name), [])
-        if task == "ask":
-            fitting = [known for known in fitting if known[0] in str(row.get("prompt"))]
+        fitting = [known for known in fitting if task != "ask" or known[0] in str(row.get("prompt"))]
         _, part, unit = max(fitting, key=lambda known: len(known[0]), default=("", "", ""))
         return (part, unit) if unit else None
 
@@ -232,8 +219,7 @@ def _units(benchmark: Benchmark) -> Callable[[dict[str, Any]], tuple[str, str] |
 # Rows of other tools.
 
 
-@dataclass(frozen=True)
-class Form:
+class Form(NamedTuple):
     """A row of an official script's file. Rows with other fields are refused: the answer could be the label."""
 
     answer: str  # the field with the model's answer
@@ -293,13 +279,10 @@ def of_split(rows: Sequence[Row], split: str, questions: Mapping[str, str]) -> l
         return [placed for placed in rows if placed[1].get("category") in split.split()]
     blocks: list[dict[str, Row]] = [{}]
     for where, row in rows:
-        number = str(row.get("question_id"))
-        if number in blocks[-1]:
+        if (number := str(row.get("question_id"))) in blocks[-1]:
             blocks.append({})
         blocks[-1][number] = where, row
-
-    def asks(number: str, row: Mapping[str, Any]) -> bool:
-        return questions.get(number, "\0") in str(row.get("question", ""))
-
-    fitting = (block for block in blocks if all(asks(number, row) for number, (_, row) in block.items()))
-    return [*next(fitting, blocks[0]).values()]  # of a block that does not fit, the reader names the first row
+    for block in blocks:
+        if all(questions.get(number, "\0") in str(row.get("question", "")) for number, (_, row) in block.items()):
+            return [*block.values()]
+    return [*blocks[0].values()]  # the reader names the first row that does not fit

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from sira_cli.errors import SettingsError
 
@@ -51,16 +51,14 @@ class Part:
         return replace(self, asks=tuple(ask for ask in self.asks if ask.picture in first))
 
 
-@dataclass(frozen=True)
-class Counted:
-    """An answer as it is counted; of several answers to an ask, `right` is the first's."""
+class Counted(NamedTuple):
+    """An answer as it is counted."""
 
     ask: str  # its id
     picture: str
     groups: tuple[str, ...]  # those that count it; others than the part's are left out
     right: bool  # whether the answer is right, or a caption free of hallucinations
     counts: dict[str, float]
-    details: dict[str, Any] = field(default_factory=dict)  # how it was counted, for `--details`
 
 
 class Benchmark(ABC):
@@ -122,19 +120,17 @@ class Benchmark(ABC):
         return {}
 
 
-@dataclass(frozen=True)
-class Option:
+class Option(NamedTuple):
     """A setting that only some benchmarks have: `--option NAME=VALUE` of `sira eval`."""
 
-    name: str  # as in `--option NAME=VALUE`
+    name: str
     help: str  # its meaning, in one line
     choices: tuple[str, ...] = ()  # the values that it takes; empty: any text
     default: str = ""  # the value without it, as it is shown
     asks: bool = False  # whether it changes the questions, so that it cannot apply to answers in files
 
 
-@dataclass(frozen=True)
-class AnswerFiles:
+class AnswerFiles(NamedTuple):
     """Files with one method's answers; `own`: they are records that sira wrote."""
 
     label: str
@@ -179,13 +175,11 @@ class Card:
 
     def files_in(self, paths: Sequence[Path]) -> list[Path]:
         """Return the data of a benchmark with several files: a folder stands for its .json files."""
-        if not self.several:
-            if len(paths) != 1:
-                raise SettingsError(f"{self.name}: expected one PATH, the folder with {self.files}, got {len(paths)}")
-            return list(paths)
+        if not self.several and len(paths) != 1:
+            raise SettingsError(f"{self.name}: expected one PATH, the folder with {self.files}, got {len(paths)}")
         if not paths:
             raise SettingsError(f"{self.name}: PATH is missing: give {self.files}")
-        return json_files(paths, self.files)
+        return json_files(paths, self.files) if self.several else list(paths)
 
     def open(self, paths: Sequence[Path], asking: Asking) -> Benchmark:
         """Read the benchmark's files."""

@@ -13,6 +13,7 @@ from sira_cli.eval.benchmark import ONE_WORD, Card, Option
 
 POPE_RULES = ("official", "vcd", "opera", "strict", "repope")
 DIMENSIONS = ("existence", "attribute", "relation")  # of AMBER's questions
+SIMILARITIES = ("spacy", "exact", "auto")
 TASKS = ("generative", "discriminative", *DIMENSIONS, "all")
 
 SUFFIX = Option("suffix", "text after each yes/no question; empty: none", default=ONE_WORD)
@@ -52,7 +53,7 @@ CARDS = {
         title="Objects in captions that are not in the pictures",
         source="Rohrbach et al. 2018",
         figures="CHAIRs, CHAIRi, recall, length, F1, words",
-        files="COCO's instances_*.json and captions_*.json (or a JSON file of each image's objects)",
+        files="COCO's instances_*.json and captions_*.json",
         size="0.2 GB of annotations; COCO val2014 (6 GB)",
         licence="CC BY 4.0",
         url="https://cocodataset.org (2014 Train/Val annotations)",
@@ -78,17 +79,10 @@ CARDS = {
         answers='{"id", "response"}',
         options=(
             Option("task", "captions, yes/no questions, one dimension of the questions, or all", TASKS, "all"),
-            Option(
-                "similarity",
-                "how words compare: spacy (en_core_web_lg), exact, auto (spacy if installed), a spaCy pipeline, or a "
-                ".json file of numbers",
-                default="spacy",
-            ),
+            Option("similarity", "how words compare; auto: by spaCy if it is installed", SIMILARITIES, "spacy"),
             LANGUAGE,
-            Option("ids", "file with the ids of AMBER's queries to take, one per line", default="all"),
             PROMPT,
             SUFFIX,
-            Option("reduce", "normalise answers from other tools: `Yes.` counts as Yes", ("yes", "no"), "no"),
         ),
         folder="amber",
     ),
@@ -113,26 +107,28 @@ def options_of_each(
     for text in given:
         target, equals, value = text.partition("=")
         only, _, name = target.rpartition(".")
-        if not equals:
-            raise SettingsError(f"`option=` {text}: expected NAME=VALUE, such as rule=strict")
         named = [card for card in cards if only in ("", card.name)]
-        if not named:
-            raise SettingsError(f"`option=` {text}: {only} is not among the benchmarks: {', '.join(options)}")
-        having = {card.name: option for card in named for option in card.options if option.name == name}
-        if not having:
+        having = {card.name: option for card in named for option in card.options if equals and option.name == name}
+        wrong = ""
+        if not equals:
+            wrong = "expected NAME=VALUE, such as rule=strict"
+        elif not named:
+            wrong = f"{only} is not among the benchmarks: {', '.join(options)}"
+        elif not having:
             known = sorted({option.name for card in named for option in card.options})
             near = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
             instead = f"did you mean {near[0]}?" if near else f"expected {', '.join(known)}"
-            benchmarks = ", ".join(card.name for card in named)
-            raise SettingsError(f"`option=` {text}: no such option of {benchmarks}: {instead}")
+            wrong = f"no such option of {', '.join(card.name for card in named)}: {instead}"
         for benchmark, option in having.items():
             if option.choices and value not in option.choices:
                 raise SettingsError(f"`{name}=` {value}: expected {', '.join(option.choices)}")
             if option.asks and answered:
-                raise SettingsError(f"`option=` {text}: is for runs: leave it out, or give `images=`, not `answers=`")
-            if option.asks and not value.strip():
-                raise SettingsError(f"`option=` {text}: is empty: give a text, or leave it out")
-            if name in options[benchmark]:
-                raise SettingsError(f"`option=` {text}: {name} is given twice")
+                wrong = "is for runs: leave it out, or give `images=`, not `answers=`"
+            elif option.asks and not value.strip():
+                wrong = "is empty: give a text, or leave it out"
+            elif name in options[benchmark]:
+                wrong = f"{name} is given twice"
             options[benchmark][name] = value
+        if wrong:
+            raise SettingsError(f"`option=` {text}: {wrong}")
     return options

@@ -5,25 +5,19 @@ Oddities of the rule are also in the official scripts, and are kept because they
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from sira_cli._version import __version__
 from sira_cli.errors import DataError
-from sira_cli.files import make_folder, write_whole
 from sira_cli.language import CHAIR_WORDS
-from sira_cli.models import presets
 from sira_cli.pictures.rows import brief, read_json
-from sira_cli.run.records import hash_of
 
 YEARS = ("2014", "2017")
 SPLITS = ("val", "train")  # val first: it has all of CHAIR's usual images, and train is five times as large
 
-Entry = tuple[str, frozenset[str]]  # an image's file name, and the heads of CHAIR's list that are in it
 _NAME = re.compile(r"(?:COCO_[a-z0-9]+_)?(\d{1,12})\.(?:jpg|jpeg|png)", re.IGNORECASE)
 
 
@@ -63,31 +57,25 @@ MERGES = {
 class Mentions:
     """The objects that a caption's tokens mention."""
 
-    tokens: tuple[str, ...]  # after merges; their number is the official script's length of the caption
+    length: int  # number of tokens after merges, the official script's length of the caption
     words: tuple[str, ...]  # words of the list, in order, repeats included
     heads: tuple[str, ...]  # of `words`, their categories
-    places: tuple[int, ...]  # of `words`, the official `hallucination_idxs` if they are hallucinated
 
 
 def mentions(tokens: Sequence[str]) -> Mentions:
     """Apply the rule to the lemmas or singulars of a caption.
 
-    Pairs are merged greedily from left to right. With a toilet, a seat is not a chair. `places` are positions before
-    merging, but looked up by the position after seats were dropped: after a dropped seat they are too low, as in the
-    official script.
+    Pairs are merged greedily from left to right. With a toilet, a seat is not a chair.
     """
     merged: list[str] = []
-    starts: list[int] = []
     place = 0
     while place < len(tokens):
         pair = " ".join(tokens[place : place + 2])
-        starts.append(place)
         merged.append(MERGES.get(pair, tokens[place]))
         place += 2 if pair in MERGES else 1
-    left = [token for token in merged if token != "seat"] if {"toilet", "seat"} <= set(merged) else merged
-    named = [(word, start) for word, start in zip(left, starts, strict=False) if word in HEADS]
-    words = tuple(word for word, _ in named)
-    return Mentions(tuple(merged), words, tuple(HEADS[word] for word in words), tuple(start for _, start in named))
+    seat = {"toilet", "seat"} <= {*merged}
+    words = tuple(word for word in merged if word in HEADS and not (seat and word == "seat"))
+    return Mentions(len(merged), words, tuple(HEADS[word] for word in words))
 
 
 class UnknownImageError(DataError):
@@ -105,70 +93,6 @@ class Truth:
     objects: dict[int, frozenset[str]]  # by image, the heads of CHAIR's list that are in it
     names: dict[int, str]  # by image, its file name
     files: tuple[Path, ...]  # from which they were read
-    ready: bool = False  # whether they are from a table to which the rule was applied before
-
-    @classmethod
-    def of(cls, found: dict[int, Entry], ids: Collection[int], files: tuple[Path, ...], ready: bool = False) -> Truth:
-        """Return some of the images, each with its name and objects."""
-        return cls({image: found[image][1] for image in ids}, {image: found[image][0] for image in ids}, files, ready)
-
-
-def find_truth(place: Path, ids: Collection[int], words: Callable[[str], Sequence[str]], **by: Any) -> Truth:
-    """Return the objects in some images: their instances' categories, and the mentions of their reference captions.
-
-    They are read from COCO's folder, or its subfolder `annotations`, and stay in a cache until files, images, rule or
-    language (`by`) change. A file is a table of ground truth that is ready.
-    """
-    if place.is_file():
-        content = read_json(place)
-        if not isinstance(content, dict) or not content:
-            raise DataError(f'{place}: expected a JSON object such as {{"310196": ["person", "dog"]}}')
-        if "annotations" in content:
-            raise DataError(f"{place}: is a file of COCO: give its folder, which holds instances and captions")
-        known = _entries(content, place)
-        if missing := sorted({*ids} - known.keys()):
-            raise UnknownImageError(missing, place)
-        return Truth.of(known, ids, (place,), ready=True)
-    pairs = _pairs(place)
-    files = tuple(path for pair in pairs for path in pair)
-    states = [(str(path.resolve()), path.stat().st_size, path.stat().st_mtime_ns) for path in files]
-    rule = {"heads": list(HEADS.items()), "merges": list(MERGES.items())}
-    key = hash_of(files=states, ids=sorted(ids), by=by, **rule, sira=__version__)
-    cache = presets.cache() / "chair" / f"{key}.json"
-    try:
-        found = _entries(json.loads(cache.read_text(encoding="utf-8")), cache)
-    except (OSError, ValueError, DataError):
-        found = {}
-    if found.keys() != set(ids):
-        found = _read(pairs, set(ids), words)
-        record = {str(image): {"name": name, "objects": sorted(heads)} for image, (name, heads) in found.items()}
-        make_folder(cache.parent)
-        write_whole(cache, json.dumps(record).encode())
-    return Truth.of(found, ids, files)
-
-
-def _entries(content: Any, path: Path) -> dict[int, Entry]:
-    """Return name and objects of each image of a table or the cache.
-
-    By image, its number or COCO's file name, an entry is a list of words of CHAIR's list, or an object of `name` and
-    `objects`.
-    """
-    entries: dict[int, Entry] = {}
-    for key, entry in content.items() if isinstance(content, dict) else ():
-        if (image := image_of(key)) is None:
-            raise DataError(f"{path}: expected an image's number or its file name in COCO, got {brief(key)}")
-        if image in entries:
-            raise DataError(f"{path}: image {image} is there twice")
-        row = entry if isinstance(entry, dict) else {"objects": entry}
-        name = row.get("name", f"COCO_val2014_{image:012d}.jpg" if key.strip().isdigit() else key)
-        words = row.get("objects")
-        if not isinstance(words, list):
-            raise DataError(f"{path}: image {image}: expected a list of objects, got {brief(words)}")
-        unknown = [word for word in words if not isinstance(word, str) or word not in HEADS]
-        if unknown:
-            raise DataError(f"{path}: image {image}: {brief(unknown[0])} is not in CHAIR's list of words")
-        entries[image] = str(name), frozenset(HEADS[word] for word in words)
-    return entries
 
 
 def _pairs(folder: Path) -> list[tuple[Path, Path]]:
@@ -185,7 +109,12 @@ def _pairs(folder: Path) -> list[tuple[Path, Path]]:
     )
 
 
-def _read(pairs: Sequence[tuple[Path, Path]], ids: set[int], words: Callable[[str], Sequence[str]]) -> dict[int, Entry]:
+def find_truth(folder: Path, images: Collection[int], words: Callable[[str], Sequence[str]]) -> Truth:
+    """Return the objects in some images: their instances' categories, and the mentions of their reference captions.
+
+    They are read from COCO's folder, or its subfolder `annotations`.
+    """
+    pairs, ids = _pairs(folder), {*images}
     names: dict[int, str] = {}
     objects: dict[int, set[str]] = {}
     for instances, captions in pairs:
@@ -208,7 +137,8 @@ def _read(pairs: Sequence[tuple[Path, Path]], ids: set[int], words: Callable[[st
             break  # each image is in one split only: the rest need not be read
     if missing := sorted(ids - names.keys()):
         raise UnknownImageError(missing, " or ".join(str(instances) for instances, _ in pairs))
-    return {image: (name, frozenset(objects.get(image, ()))) for image, name in names.items()}
+    files = tuple(path for pair in pairs for path in pair)
+    return Truth({image: frozenset(objects.get(image, ())) for image in images}, names, files)
 
 
 def _heads(path: Path, content: dict[str, Any]) -> Iterator[tuple[int, str]]:

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import KW_ONLY, dataclass, field, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
@@ -106,17 +106,21 @@ class _PartRun:
     task: PictureTask
     pictures: list[Picture]
     output: Output
-    ledger: Ledger
     engine: Local | None = None
+
+    @property
+    def ledger(self) -> Ledger:
+        """The file of records."""
+        assert self.output.ledger is not None
+        return self.output.ledger
 
     def take(self, lvlm: Lvlm, batch_size: BatchSize | None) -> None:
         """Use a loaded model, under any method, whose answers to these prompts have to belong in the file."""
         lvlm = lvlm.under(self.task.method, self.task.preset)
         lvlm.check_prompts((ask.prompt, ask.picture) for ask in self.part.asks)
         self.task = replace(self.task, preset=lvlm.preset, method=lvlm.decoder)
-        own = deciding(lvlm)
-        self.output.more = {"part": self.part.name, **own}
-        now = self.task.at(lvlm.revision).blank(lvlm).configuration() | own
+        self.output.more = {"part": self.part.name, **deciding(lvlm)}
+        now = self.task.at(lvlm.revision).blank(lvlm).configuration() | deciding(lvlm)
         del now["prompt"]
         prompts = {picture.id: picture.asked("") for picture in self.pictures}
         for record in self.ledger.records():
@@ -130,66 +134,53 @@ class _PartRun:
         self.engine = Local(lvlm, batch_size)
 
 
+@dataclass
 class Evaluation:
     """A benchmark, asked of one loaded model under several methods.
 
+    What can be checked before the model is loaded is checked when it is made.
+
     Attributes:
-        files: the files of answers, if they are kept.
+        methods: by name, preset and method; see `methods_of`.
+        output: folder of the answers, with which a stopped evaluation continues; None: a temporary one.
+        settings: generation settings that replace a part's own.
+        looks: second looks by method: the captions are also asked for with them, as those of a method `sira+guide`.
         not_run: methods that reuse another's answers, because they cannot differ.
         answers: every method's answers, in the order of the methods, after the last event; in a shard only its part.
+
+    Raises:
+        SettingsError: a method cannot follow a setting, or the benchmark asks for no captions to look at.
+        PictureError: none of the pictures is there.
     """
 
-    def __init__(
-        self,
-        benchmark: Benchmark,
-        images: str | Path,
-        methods: Mapping[str, tuple[Preset, Method]],
-        *,
-        output: str | Path | None = None,
-        overwrite: bool = False,
-        retry_errors: bool = False,
-        batch_size: BatchSize | None = None,
-        shard: Shard | None = None,
-        settings: Mapping[str, Any] | None = None,
-        looks: Mapping[str, Verify] | None = None,
-    ) -> None:
-        """Check everything that can be checked before the model is loaded.
+    benchmark: Benchmark
+    images: str | Path
+    methods: Mapping[str, tuple[Preset, Method]]
+    _: KW_ONLY
+    output: str | Path | None = None
+    overwrite: bool = False
+    retry_errors: bool = False
+    batch_size: BatchSize | None = None
+    shard: Shard | None = None
+    settings: dict[str, Any] = field(default_factory=dict)
+    looks: Mapping[str, Verify] = field(default_factory=dict)
+    not_run: dict[str, str] = field(init=False)
+    answers: list[Answers] = field(init=False, default_factory=list)
 
-        Args:
-            benchmark: with its questions read.
-            images: the folder of the pictures.
-            methods: by name, preset and method; see `methods_of`.
-            output: folder of the answers, with which a stopped evaluation continues; None: a temporary one.
-            overwrite: start again.
-            retry_errors: ask again where an earlier run failed.
-            batch_size: pictures decoded together, as for `Runner`.
-            shard: ask only about this part of the pictures.
-            settings: generation settings that replace a part's own.
-            looks: second looks that decide texts, by method: the captions of the benchmark are also asked for with
-                them, as those of a method `sira+guide`.
-
-        Raises:
-            SettingsError: a method cannot follow a setting, or the benchmark asks for no captions to look at.
-            PictureError: none of the pictures is there.
-        """
-        pictures_of(benchmark, images)
-        self._benchmark, self._images, self._batch_size, self._shard = benchmark, Path(images), batch_size, shard
-        self._output, self._files = output, Files(overwrite=overwrite, retry_errors=retry_errors)
-        self._settings = dict(settings or {})
+    def __post_init__(self) -> None:
+        pictures_of(self.benchmark, self.images)
         self._asked: dict[str, tuple[Preset, Method, Verify | None]] = {
-            name: (*method, None) for name, method in methods.items()
-        }
-        for name, look in (looks or {}).items():
-            self._asked[f"{name}+{look.mode}"] = *methods[name], look
+            name: (*method, None) for name, method in self.methods.items()
+        } | {f"{name}+{look.mode}": (*self.methods[name], look) for name, look in self.looks.items()}
         for preset, method, verify in self._asked.values():
             combinations.check(preset, method, verify=None if verify is None else verify.mode)
-        if looks and not has_captions(benchmark):
-            raise SettingsError(f"`verify=` changes captions, and {benchmark.name} only asks questions: leave it out")
+        if self.looks and not has_captions(self.benchmark):
+            raise SettingsError(
+                f"`verify=` changes captions, and {self.benchmark.name} only asks questions: leave it out"
+            )
         generation = next(iter(self._asked.values()))[0].generation
         plain = generation.temperature == 0 and generation.num_beams == 1
-        self.not_run = {"greedy+apc": "greedy"} if plain and {*CONTROLS} <= {*methods} else {}
-        self.files = [] if output is None else [path for _, _, path in self._parts(Path(output))]
-        self.answers: list[Answers] = []
+        self.not_run = {"greedy+apc": "greedy"} if plain and {*CONTROLS} <= {*self.methods} else {}
 
     def events(self, model: Lvlm | Callable[[], Lvlm]) -> Generator[EvalEvent, None, None]:
         """Ask, and yield events; `answers` and `report` are available afterwards.
@@ -204,9 +195,9 @@ class Evaluation:
         """
         with self._opened() as runs:
             lvlm = model if not callable(model) else None if _all_answered(runs) else model()
-            if lvlm is not None:
-                for one in runs:
-                    one.take(lvlm, self._batch_size)
+            for one in runs:
+                if lvlm is not None:
+                    one.take(lvlm, self.batch_size)
             for one in runs:
                 yield PartStarted(one.method, one.part.name, len(one.pictures))
                 with closing(run(one.task, one.pictures, one.engine, one.output)) as events:
@@ -216,57 +207,52 @@ class Evaluation:
             answers[self.not_run[name]].under(name) if name in self.not_run else answers[name] for name in answers
         ]
 
-    def _read(self, method: str, runs: Sequence[_PartRun]) -> Answers:
-        """Read a method's answers, and the settings that decided them."""
-        files = AnswerFiles(method, tuple(one.ledger.path for one in runs), own=True)
-        answers = read_answers(self._benchmark, files, complete=False)
-        lengths = {one.part.name: one.task.preset.generation.max_new_tokens for one in runs}
-        prompts = {one.part.name: one.part.asks[0].prompt for one in runs}
-        answers.settings |= {"max_new_tokens": lengths, "prompt": prompts}
-        return answers
-
     def report(self, paper: str = "") -> EvalReport:
         """Return the figures of all answers.
 
         Args:
             paper: a model of the paper, whose figures are shown for comparison.
         """
-        return EvalReport.of(self._benchmark, self.answers, paper)
+        return EvalReport.of(self.benchmark, self.answers, paper)
 
-    def _parts(self, folder: Path) -> Iterator[tuple[str, Part, Path]]:
-        """Yield the parts of each method with their files."""
-        suffix = "" if self._shard is None else f".{self._shard.index}-of-{self._shard.count}"
-        for name, (_, _, verify) in self._asked.items():
-            for part in self._benchmark.parts if name not in self.not_run else ():
-                if verify is None or part.task == CAPTION:
-                    yield name, part, folder / f"{name}-{part.name}{suffix}.jsonl"
+    def _read(self, method: str, runs: Sequence[_PartRun]) -> Answers:
+        """Read a method's answers, and the settings that decided them."""
+        files = AnswerFiles(method, tuple(one.ledger.path for one in runs), own=True)
+        answers = read_answers(self.benchmark, files, complete=False)
+        lengths = {one.part.name: one.task.preset.generation.max_new_tokens for one in runs}
+        prompts = {one.part.name: one.part.asks[0].prompt for one in runs}
+        answers.settings |= {"max_new_tokens": lengths, "prompt": prompts}
+        return answers
 
     @contextmanager
     def _opened(self) -> Iterator[list[_PartRun]]:
         """Open and lock the files of answers until the end of the context."""
+        suffix = "" if self.shard is None else f".{self.shard.index}-of-{self.shard.count}"
         with ExitStack() as stack:
-            folder = Path(self._output or stack.enter_context(TemporaryDirectory(prefix="sira-eval-")))
+            folder = Path(self.output or stack.enter_context(TemporaryDirectory(prefix="sira-eval-")))
             make_folder(folder)
             pictures: dict[tuple[str, str], list[Picture]] = {}  # methods share them
             runs = []
-            for name, part, path in self._parts(folder):
-                preset, method, verify = self._asked[name]
-                preset = preset.without_text().with_settings(**part.settings | self._settings)
-                if (key := (part.name, preset.prompts.ask)) not in pictures:
-                    pictures[key] = self._pictures(part, preset)
-                task = TASKS[part.task](preset, method, "", verify=verify)
-                files = replace(self._files, output=path)
-                output = stack.enter_context(Output(task, pictures[key], files, report=False))
-                assert output.ledger is not None
-                runs.append(_PartRun(name, part, task, pictures[key], output, output.ledger))
+            for name, (own, method, verify) in self._asked.items():
+                for part in self.benchmark.parts if name not in self.not_run else ():
+                    if verify is not None and part.task != CAPTION:
+                        continue
+                    preset = own.without_text().with_settings(**part.settings | self.settings)
+                    if (key := (part.name, preset.prompts.ask)) not in pictures:
+                        pictures[key] = self._pictures(part, preset)
+                    task = TASKS[part.task](preset, method, "", verify=verify)
+                    path = folder / f"{name}-{part.name}{suffix}.jsonl"
+                    files = Files(path, overwrite=self.overwrite, retry_errors=self.retry_errors)
+                    output = stack.enter_context(Output(task, pictures[key], files, report=False))
+                    runs.append(_PartRun(name, part, task, pictures[key], output))
             yield runs
 
     def _pictures(self, part: Part, preset: Preset) -> list[Picture]:
         """Return the shard's pictures to ask about, one for each unit; questions in a row share a file's content."""
-        folder = self._images.resolve()
+        folder = Path(self.images).resolve()
         units: dict[str, Ask] = {}
         for ask in part.asks:
-            if self._shard is None or self._shard.holds(ask.picture):
+            if self.shard is None or self.shard.holds(ask.picture):
                 units.setdefault(ask.unit, ask)
         prompt = preset.prompts.asking if part.task == "ask" else str
         return [

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import Any
+from dataclasses import replace
+from typing import Any, NamedTuple
 
 from sira_cli.core.passes import score
 from sira_cli.errors import SettingsError
@@ -29,8 +29,7 @@ _log = logging.getLogger(__name__)
 REFUSED = ("frequency_penalty", "presence_penalty", "length_penalty", "diversity_penalty", "num_beam_groups")
 
 
-@dataclass(frozen=True)
-class Request:
+class Request(NamedTuple):
     """One request: the model's input, and the settings of its text; those with equal settings are decoded together."""
 
     name: str  # the task and the document, for messages

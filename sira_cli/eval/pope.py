@@ -39,6 +39,11 @@ class PopeQuestion:
         """The question in messages, with its picture."""
         return f"{brief(self.text)} about {some([self.image])}"
 
+    @property
+    def known(self) -> tuple[int, str, str]:
+        """What RePOPE keeps of a question."""
+        return self.number, self.image, self.text
+
 
 def read_questions(path: Path) -> list[PopeQuestion]:
     """Read a file of POPE: JSON lines or a JSON array of `image`, `text`, `label` and, maybe, `question_id`."""
@@ -115,9 +120,9 @@ class Pope(Benchmark):
         self._everything = {split: read_questions(path) for split, path in self._paths.items()}  # answers may have all
         self._questions = {split: questions[:limit] for split, questions in self._everything.items()}
         asks = (
-            Ask(_id(split, question), question.image, question.text + suffix, f"{question.image}: {question.text}")
+            Ask(f"{split}/{each.number}", each.image, each.text + suffix, f"{each.image}: {each.text}")
             for split, questions in self._questions.items()
-            for question in questions
+            for each in questions
         )
         # The questions of each group of figures, with its labels, and the split whose answers it takes.
         self._groups = {split: (split, questions) for split, questions in self._questions.items()}
@@ -129,17 +134,11 @@ class Pope(Benchmark):
 
     def count(self, part: Part, texts: Texts) -> Iterator[Counted]:
         """Count TP, FP, TN, FN, answers without yes or no (rule `strict`), and words."""
-        words = {None: "", True: "yes", False: "no"}
         for group in part.groups:
             split, questions = self._groups[group]
             for question in questions:
-                if (text := texts.get(id_ := _id(split, question))) is None:
-                    continue
-                right, counts = count_answer(text, question.expected, self.rule)
-                details = {"split": group, "question_id": question.number, "image": question.image}
-                label, taken = words[question.expected], words[RULES[self.rule](text, question.expected)]
-                details |= {"question": question.text, "label": label, "answer": text, "taken_for": taken}
-                yield Counted(id_, question.image, (group,), right, counts, details | {"right": taken == label})
+                if (text := texts.get(id_ := f"{split}/{question.number}")) is not None:
+                    yield Counted(id_, question.image, (group,), *count_answer(text, question.expected, self.rule))
 
     def means(self, part: Part) -> dict[str, tuple[str, ...]]:
         """Return the means over POPE's splits, and over RePOPE's."""
@@ -193,14 +192,13 @@ class Pope(Benchmark):
             rows = of_split(rows, split, {str(question.number): question.text for question in everything})
         for position, (where, row) in enumerate(rows):
             if "question_id" in row:
-                number = id_of(where, row, "question_id")
-                if number not in by_number:
+                question = by_number.get(number := id_of(where, row, "question_id"))
+                if question is None:
                     raise DataError(f"{where}: question_id {number} is not in {file}")
-                question = by_number[number]
-            elif position < len(everything):
-                question = everything[position]
-            else:
+            elif position >= len(everything):
                 raise DataError(f"{where}: too many answers: {file} has {len(everything)} questions")
+            else:
+                question = everything[position]
             prompt = str(row.get("question", row.get("prompt", question.text)))
             image = Path(str(row.get("image", question.image))).name
             if question.text not in prompt or image not in (Path(question.image).name, Path(question.image).stem):
@@ -213,12 +211,12 @@ class Pope(Benchmark):
             if question.number in texts:
                 raise DataError(f"{where}: question {question.number} is answered twice")
             texts[question.number] = row["text"]
-        if missing := [question for question in asked if question.number not in texts]:
+        if missing := [question.number for question in asked if question.number not in texts]:
             raise DataError(
                 f"{where}: the file ends after {len(asked) - len(missing)} of {len(asked)} answers: "
-                f"question {missing[0].number} of {file} has none"
+                f"question {missing[0]} of {file} has none"
             )
-        return {_id(split, question): texts[question.number] for question in asked}
+        return {f"{split}/{question.number}": texts[question.number] for question in asked}
 
     def stand_ins(self) -> dict[str, str]:
         """Return the remark that no published script has the rule `strict`."""
@@ -230,10 +228,6 @@ class Pope(Benchmark):
         return facts | ({LABEL: [str(path) for path in self._repope]} if self._repope else {})
 
 
-def _id(split: str, question: PopeQuestion) -> str:
-    return f"{split}/{question.number}"
-
-
 def _group(split: str) -> str:
     """Return the group of a split's questions under RePOPE's labels."""
     return f"{split}, {LABEL}"
@@ -241,14 +235,11 @@ def _group(split: str) -> str:
 
 def _relabelled(paths: Sequence[Path], splits: Mapping[str, Sequence[PopeQuestion]]) -> dict[str, list[PopeQuestion]]:
     """Return each split's questions with the labels of RePOPE's files, in any order of the files."""
-    known = {split: {(each.number, each.image, each.text) for each in questions} for split, questions in splits.items()}
+    known = {split: {each.known for each in questions} for split, questions in splits.items()}
     corrected: dict[str, list[PopeQuestion]] = {}
     for path in paths:
         questions = read_questions(path)
-        strange = {
-            split: [each for each in questions if (each.number, each.image, each.text) not in own]
-            for split, own in known.items()
-        }
+        strange = {split: [each for each in questions if each.known not in own] for split, own in known.items()}
         split = min(strange, key=lambda name: len(strange[name]))  # the one with most of the questions
         if strange[split]:
             misfit = strange[split][0]

@@ -181,26 +181,27 @@ class EvalReport(Report):
 
     def remarks(self) -> list[str]:
         """Return the lines below the tables: what decides the figures, and the marks in labels and the paper's rows."""
-        labels = self.labels
         few = any(row.pictures < FEW for row in self.rows)
         bounds = f"; (low..high): its bounds, below {FEW} pictures" if few else ""
         lines = [f"in percent but for words and length, ± half a 95 % interval over {self.intervals}{bounds}"]
         if self.tests:
-            which = f"on which answers only one of {next(iter(labels.values()))} and the method is right"
+            which = f"on which answers only one of {next(iter(self.labels.values()))} and the method is right"
             lines.append(f"p: McNemar's exact test, {which}, taken as independent")
         lines += self.marks()
-        several = {row.method: row.counts["captions"] / row.answered for row in self.rows if "captions" in row.counts}
-        lines += [
-            f"{labels[name]}: {count:g} captions per image, all counted; p is for the first"
-            for name, count in several.items()
-            if count > 1
-        ]
         lines += [
             f"{name}: not run, because without sampling its answers equal those of {other}"
             for name, other in self.not_run.items()
         ]
         if self.paper:
-            lines.append(f"in the paper: {self.paper}{self._not_in_the_paper()}")
+            groups = results()["models"].get(self.paper, {}).get(self.benchmark, {})
+            printed_rows = [row for row in self.rows if row.paper]
+            known = {name for names in groups.values() for name in names} | {row.method for row in printed_rows}
+            has = {*groups, MEAN} | {row.group for row in printed_rows}
+            without = dict.fromkeys(row.method for row in self.rows if row.method not in known)
+            remark = f"; no figures for {', '.join(without)}" if without else ""
+            others = dict.fromkeys(row.group for row in self.rows if row.group not in has) if groups else {}
+            remark += f"; no figures for {', '.join(others)}, only for {', '.join(groups)}" if others else ""
+            lines.append(f"in the paper: {self.paper}{remark}")
         facts = ", ".join(f"{name}: {value}" for name, value in self.facts.items() if isinstance(value, str))
         return [*lines, facts] if facts else lines
 
@@ -209,19 +210,6 @@ class EvalReport(Report):
         sampled = any(settings.get("temperature") for settings in self.settings.values())
         lines = ["T: answers are sampled at this temperature; greedy decoding with it is called sampling"] * sampled
         return lines + [f"{mark}: {text}" for mark, text in self.notes.items()]
-
-    def _not_in_the_paper(self) -> str:
-        """Return a remark on methods and groups without figures in the paper."""
-        groups = results()["models"].get(self.paper, {}).get(self.benchmark, {})
-        known = {name for names in groups.values() for name in names} | {row.method for row in self.rows if row.paper}
-        has = {*groups, MEAN} | {row.group for row in self.rows if row.paper}
-        without = dict.fromkeys(row.method for row in self.rows if row.method not in known)
-        others = dict.fromkeys(row.group for row in self.rows if row.group not in has)
-        remark = f"; no figures for {', '.join(without)}" if without else ""
-        if groups and others:
-            remark += f"; no figures for {', '.join(others)}, only for {', '.join(groups)}"
-            remark += ": give `lengths=` N" if self.benchmark == "chair" else ""
-        return remark
 
     def to_json(self) -> str:
         """Return one JSON object, `sira.eval/1`."""

@@ -36,8 +36,8 @@ class Tally:
     right: dict[str, bool] = field(default_factory=dict)
 
     def add(self, picture: str, ask: str, right: bool, counts: Mapping[str, float]) -> None:
-        """Add the counts of an answer to those of its picture; of several answers to an ask, `right` is the first's."""
-        self.right.setdefault(ask, right)
+        """Add the counts of an answer to those of its picture."""
+        self.right[ask] = right
         row = self.counts.setdefault(picture, dict.fromkeys(counts, 0))
         for name, count in counts.items():
             row[name] += count
@@ -45,7 +45,7 @@ class Tally:
     def total(self) -> Counts:
         """Return sums over all pictures."""
         rows = list(self.counts.values())
-        return {name: sum(row[name] for row in rows) for name in rows[0]} if rows else {}
+        return {name: sum(row[name] for row in rows) for name in next(iter(rows), {})}
 
 
 def common(tallies: Mapping[str, Tally], pictures: Mapping[str, str]) -> dict[str, Tally]:
@@ -298,10 +298,7 @@ class MethodFigures:
 
 @dataclass(frozen=True)
 class McNemarTest:
-    """McNemar's exact test of two methods, over answers that only one of them has right.
-
-    Answers count as independent, even those about the same picture.
-    """
+    """McNemar's exact test of two methods, over answers that only one has right, which count as independent."""
 
     group: str
     first: str

@@ -298,8 +298,7 @@ def test_what_the_paper_lacks_is_named(monkeypatch):
     """Methods it has none of; and groups, of which captions of unknown length are one."""
     rows = [("captions", name, {"CHAIRs": 50.0}, None) for name in ("greedy", "opera", "mine")]
     assert (
-        "in the paper: llava-1.5-7b; no figures for mine; "
-        "no figures for captions, only for 64 tokens, 512 tokens: give --"
+        "in the paper: llava-1.5-7b; no figures for mine; no figures for captions, only for 64 tokens, 512 tokens\n"
     ) in show(made_report(*rows, paper="llava-1.5-7b", benchmark="chair"), monkeypatch)
     rows = [("generative", "sid", {"CHAIR": 5.0}, {"CHAIR": 6.1}), ("existence", "sid", {"F1": 5.0}, None)]
     out = show(made_report(*rows, paper="llava-1.5-7b", benchmark="amber"), monkeypatch)
