@@ -6,6 +6,7 @@ import os
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -23,7 +24,7 @@ from sira_cli._version import __version__
 from sira_cli.core.config import SiraConfig
 from sira_cli.core.families import check_config, fork_place
 from sira_cli.core.fork import Fork
-from sira_cli.errors import ModelNotFoundError, SettingsError, SiraError, UnsupportedModelError
+from sira_cli.errors import ModelNotFoundError, SettingsError, SiraError, UnsupportedModelError, install
 from sira_cli.files import from_home
 from sira_cli.methods.base import Method
 from sira_cli.models import presets
@@ -32,7 +33,6 @@ from sira_cli.models.placement import (
     HALVES,
     PackedConfig,
     can_pack,
-    check_quantization,
     on_processor,
     packed_bytes,
     pick_device,
@@ -96,9 +96,8 @@ def load_model(folder: Path, *, trust_remote_code: bool, packed: int | None = No
     """Load the model in a checkpoint folder; on a CPU, 16-bit matrices stay so where arithmetic is in float32."""
     config = read_config(folder, trust_remote_code=trust_remote_code)
     if options["device_map"] == "cpu" and options["quantization_config"] is None:
-        own = own_dtype(config)
-        known = own in HALVES and getattr(config, "quantization_config", None) is None
-        if not known or not can_pack(torch.float32, torch.device("cpu")):
+        own, quantized = own_dtype(config), getattr(config, "quantization_config", None) is not None
+        if quantized or own not in HALVES or not can_pack(torch.float32, torch.device("cpu")):
             packed = None
         if options["dtype"] == "auto":
             options["dtype"] = on_processor(own, folder, packed)
@@ -194,17 +193,16 @@ def read_model(
     if preset.revision != "main" and (model_folder := from_home(preset.model)).is_dir():
         raise SettingsError(f"{model_folder}: a folder has no revisions: leave out revision {preset.revision!r}")
     quantization, trusted = preset.load.quantization, preset.load.trust_remote_code
-    check_quantization(quantization)
+    if quantization is not None and find_spec("bitsandbytes") is None:
+        raise SettingsError(f"quantization {quantization} needs bitsandbytes: {install('quant')}")
     check_transformers()
     picked = pick_device(device)
 
     def judge(folder: Path) -> dict[str, Any]:
         model = check_structure(folder, preset)
         quantized = None if quantization is None else quantization_config(quantization, model, picked)
-        dtype = None if preset.load.dtype == "auto" else getattr(torch, preset.load.dtype)
-        packed = None if model is None else packed_bytes(model)
-        where = place(device, model, dtype, quantization)
-        return {"quantization_config": quantized, "packed": packed, **where}
+        where = place(device, model, getattr(torch, preset.load.dtype, None), quantization)
+        return {"quantization_config": quantized, "packed": None if model is None else packed_bytes(model), **where}
 
     checkpoint = find_checkpoint(preset, judge=judge, **how)
     method = calibrated(method, preset.model, checkpoint.revision)  # before the weights are read

@@ -148,20 +148,10 @@ class LoadedModel:
             except SettingsError as error:
                 raise SettingsError(f"{prompt!r} about {picture}: {error}") from None
 
-    def chat_inputs(
-        self,
-        images: Sequence[Shown],
-        prompts: Sequence[Prompt],
-        *,
-        system: str = "",
-        at_once: bool = False,
-        as_text: bool = False,
-    ) -> Any:
-        """Return B pictures and prompts in the checkpoint's chat format, or the texts alone; `system` replaces the
-        preset's, and `at_once` asks for an answer after an empty thought, whatever `think` is."""
-        think, system = self.preset.generation.think, system or self.preset.prompts.system
-        more: dict[str, Any] = {"system": system, "think": think, "at_once": at_once, "as_text": as_text}
-        return chat_inputs(self.processor, self.model.config.model_type, self._padded(images), prompts, **more)
+    def chat_inputs(self, images: Sequence[Shown], prompts: Sequence[Prompt], **how: Any) -> Any:
+        """Return B pictures and prompts in the checkpoint's chat format; `how` is as for `processor.chat_inputs`."""
+        given: dict[str, Any] = {"system": self.preset.prompts.system, "think": self.preset.generation.think, **how}
+        return chat_inputs(self.processor, self.model.config.model_type, self._padded(images), prompts, **given)
 
     def _padded(self, images: Sequence[Shown]) -> Sequence[Shown]:
         """Return pictures as the model sees them: padded to squares, if the preset says so."""

@@ -23,7 +23,7 @@ from transformers.quantizers.base import HfQuantizer
 from transformers.utils.quantization_config import QuantizationConfigMixin
 
 from sira_cli.core.families import text_stack
-from sira_cli.errors import SettingsError, install
+from sira_cli.errors import SettingsError
 from sira_cli.models.sizes import BYTES
 
 SHARE = 0.8  # of a GPU's free memory is for weights; caches and activations need the rest
@@ -77,12 +77,6 @@ def weight_bytes(model: Any, dtype: torch.dtype | None, others: list[nn.Linear],
     fewer = {id(part.weight) for part in others}
     each = ((id(weight) in fewer, weight) for weight in model.parameters())
     return int(sum(w.numel() * (bytes_each if other else (dtype or w.dtype).itemsize) for other, w in each))
-
-
-def check_quantization(name: str | None) -> None:
-    """Check that bitsandbytes is installed for a quantization."""
-    if name is not None and importlib.util.find_spec("bitsandbytes") is None:
-        raise SettingsError(f"quantization {name} needs bitsandbytes: {install('quant')}")
 
 
 def quantization_config(name: str, model: Any, device: str) -> BitsAndBytesConfig:

@@ -12,7 +12,7 @@ import shutil
 import sys
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from importlib.metadata import version
 from itertools import islice
@@ -35,11 +35,8 @@ from sira_cli.pictures.names import one_line
 if TYPE_CHECKING:
     from sira_cli.methods.prompts import Shown
 
-# Prompts from training, for families with checkpoints without a chat template: before the pictures, each, and after.
-PROMPTS_WITHOUT_TEMPLATE = {
-    "llava": ("USER: ", "<image>\n", "{prompt} ASSISTANT:"),
-    "paligemma": ("", "<image>", "{prompt}"),
-}
+# Prompts from training, for types with checkpoints without a chat template; the pictures go before the text.
+WITHOUT_TEMPLATE = {"llava": ("USER: ", "<image>\n", " ASSISTANT:"), "paligemma": ("", "<image>", "")}
 
 
 def load_processor(folder: Path, *, image: ImageSettings | None = None, trust_remote_code: bool = False) -> Any:
@@ -77,16 +74,16 @@ def chat_inputs(
     """Convert prompts with their pictures to the model's inputs, in the checkpoint's chat format, or to texts of it."""
     seen = [pictures_of(shown) for shown in images]
     check_pictures(processor, seen)
-    if (template := template_of(processor)) is None:
-        if model_type not in PROMPTS_WITHOUT_TEMPLATE:
+    chats = Chats(processor, system, think=think and not at_once, at_once=at_once)
+    if chats.template is None:
+        if model_type not in WITHOUT_TEMPLATE:
             raise UnsupportedModelError("the checkpoint has no chat template (chat_template.jinja): add one")
-        (before, each, after), texts = PROMPTS_WITHOUT_TEMPLATE[model_type], list[str]()
+        (before, each, after), texts = WITHOUT_TEMPLATE[model_type], list[str]()
         for prompt, own in zip(prompts, seen, strict=True):
             check_chat(processor, prompt, system)
             text = f"{system} " * bool(system) + turns_of(prompt)[0].text
-            texts.append(f"{before}{each * len(own)}{after.format(prompt=text)}")
+            texts.append(before + each * len(own) + text + after)
         return texts if as_text else processor(images=seen, text=texts, padding=True, return_tensors="pt")
-    chats = Chats(processor, template, system, think=think and not at_once, at_once=at_once)
     said = [chats.chat(prompt, shown) for prompt, shown in zip(prompts, seen, strict=True)]
     how = {"chat_template": chats.template, "add_generation_prompt": True, **chats.switches}
     if as_text:
@@ -98,10 +95,10 @@ def chat_inputs(
 
 def check_chat(processor: Any, prompt: Prompt, system: str, pictures: int = 1) -> None:
     """Check that the checkpoint's chat format can hold all turns of a conversation, and all pictures of a message."""
-    turns = turns_of(prompt, pictures)
-    if (template := template_of(processor)) is not None:
-        Chats(processor, template, system).chat(prompt, ["picture"] * sum(turn.pictures for turn in turns))
-    elif len(turns) > 1:  # in one turn, `PROMPTS_WITHOUT_TEMPLATE` takes any number of pictures before the text
+    turns, chats = turns_of(prompt, pictures), Chats(processor, system)
+    if chats.template is not None:
+        chats.chat(prompt, ["picture"] * sum(turn.pictures for turn in turns))
+    elif len(turns) > 1:  # one turn has any number of pictures before the text
         raise SettingsError("the checkpoint has no chat template for turns: send one user message with one picture")
 
 
@@ -311,41 +308,26 @@ SWITCHES = ("enable_thinking", "thinking")  # variables by which templates ask f
 _PROBE = "?!?"  # the user's message when only the template's additions matter
 
 
-def template_of(processor: Any) -> str | None:
-    """Return the chat template of a checkpoint's processor; None if it has none."""
-    template: str | None = processor.chat_template or processor.tokenizer.chat_template
-    return template
-
-
-def thinking(template: str, think: bool) -> dict[str, bool]:
-    """Return the variables that switch reasoning on or off, in a chat template that has such a switch."""
-    try:
-        names = meta.find_undeclared_variables(_SYNTAX.parse(template))
-    except TemplateError:  # the template has its own tags
-        return {}
-    return {name: think for name in SWITCHES if name in names}
-
-
 def parser_of(processor: Any, vocabulary: Vocabulary, *, system: str, think: bool) -> ReasoningParser:
     """Return the parser of a model's reasoning; to `think` needs a switch in its template, or one that always does."""
-    template = template_of(processor) or ""
-    tail = Chats(processor, template, system, think=think).tail() if template else ""
-    if think and not (thinking(template, True) or left_open(tail)):
+    chats = Chats(processor, system, think=think)
+    if think and not (chats.switches or left_open(chats.tail())):
         raise SettingsError(
             f"`think=`: the model's chat template has no switch for reasoning, such as {SWITCHES[0]}: leave it out, or "
             "use a model that has one. Reasoning that a model writes by itself is separated without it"
         )
-    return ReasoningParser(vocabulary, template, tail, think=think)
+    return ReasoningParser(vocabulary, chats.template or "", chats.tail(), think=think)
 
 
 class Chats:
-    """The message format of a chat template: with `template` and `switches`, messages are rendered."""
+    """The message format of a checkpoint's chat template, if it has one; `switches` turn its reasoning on or off."""
 
-    def __init__(
-        self, processor: Any, template: str, system: str, *, think: bool = False, at_once: bool = False
-    ) -> None:
-        self._processor, self._system = processor, system
-        self.template, self.switches = template, thinking(template, think)
+    def __init__(self, processor: Any, system: str, *, think: bool = False, at_once: bool = False) -> None:
+        self._processor, self._system, names = processor, system, set[str]()
+        self.template: str | None = processor.chat_template or processor.tokenizer.chat_template
+        with suppress(TemplateError):  # the template has its own tags
+            names = meta.find_undeclared_variables(_SYNTAX.parse(self.template or ""))
+        self.switches = {name: think for name in SWITCHES if name in names}
         # Some templates take text as a message's content (JoyCaption), and place the image token themselves: pictures
         # are passed separately. They fail on a list, or print it like Python, with quotes around the text.
         self.plain = False
@@ -353,12 +335,10 @@ class Chats:
         self.plain = probe is None or f"'{_PROBE}'" in probe
         messages = [self._message("system", system), self._message("user", "?")]
         self._takes_system = not system or system in (self._rendered(messages) or "")  # some omit it, some refuse it
-        if at_once:
-            tail = self.tail()
-            if (markers := left_open(tail)) is not None:
-                broken = tail.endswith(f"{markers.opening}\n")
-                closing = f"\n{markers.closing}\n\n" if broken else markers.closing  # as templates with a switch do
-                self.template = f"{template.removesuffix(chr(10))}{{{{ {closing!r} }}}}"
+        if at_once and (markers := left_open(tail := self.tail())) is not None:
+            broken = tail.endswith(f"{markers.opening}\n")
+            closing = f"\n{markers.closing}\n\n" if broken else markers.closing  # as templates with a switch do
+            self.template = f"{(self.template or '').removesuffix(chr(10))}{{{{ {closing!r} }}}}"
 
     def tail(self) -> str:
         """Return the template's text after a user message; empty if it refuses a single message."""
@@ -420,7 +400,9 @@ class Chats:
         return not token or rendered.count(token) == alone.count(token) * sum(turn.pictures for turn in turns)
 
     def _rendered(self, chat: Chat) -> str | None:
-        """Return the template's text of messages; None if it refuses them."""
+        """Return the template's text of messages; None if it refuses them, or if no template exists."""
+        if self.template is None:
+            return None
         how = {"chat_template": self.template, "add_generation_prompt": True, "tokenize": False, **self.switches}
         try:
             text: str = self._processor.apply_chat_template(chat, **how)

@@ -93,18 +93,16 @@ class TextPieces(NewTokens):
     """Passes on the certain part of a text (B = 1), without its reasoning."""
 
     def __init__(self, parsing: Parsing, on_text: Callable[[str], None]) -> None:
-        super().__init__(self._add)
+        super().__init__(lambda tokens: self._tell(tokens[:1], final=False))
         self._parsing, self._on_text, self._text, self._retracted = parsing, on_text, "", 0
 
     def end(self) -> None:
         """Called by `generate` at the end."""
-        self._tell(final=True)
+        self._tell([], final=True)
 
-    def _add(self, tokens: list[int]) -> None:
-        self._parsing.add(tokens[0])
-        self._tell(final=False)
-
-    def _tell(self, *, final: bool) -> None:
+    def _tell(self, tokens: list[int], *, final: bool) -> None:
+        for token in tokens:
+            self._parsing.add(token)
         parsed = self._parsing.parsed(final=final)
         if parsed.retracted > self._retracted:  # text already passed on cannot be taken back: the answer follows it
             self._text, self._retracted = "", parsed.retracted
