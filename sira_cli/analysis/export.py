@@ -22,7 +22,7 @@ from itertools import islice
 from pathlib import Path
 from typing import IO, Any
 
-from sira_cli.analysis.record_file import Record, RecordFile
+from sira_cli.analysis.compare import Record, RecordFile
 from sira_cli.errors import DataError, SettingsError, install
 from sira_cli.files import replacing
 from sira_cli.look.claims import unsupported

@@ -62,5 +62,5 @@ def scene_report(lvlm: Lvlm, count: int, on_progress: Callable[[int], None] = la
             claims, name = look.check(image, answer.text).objects, str(scene.seed)
             captions.append(Caption(f"scene {name}", name, {claim.thing: claim.support for claim in claims}))
             on_progress(len(captions))
-    labelled = labelled_by(captions, lambda caption: scenes[caption.file_name].objects)
+    labelled = labelled_by(captions, {name: scene.objects for name, scene in scenes.items()})
     return SupportReport.of(Source(lvlm.preset.model, lvlm.revision, verify), "labels", labelled, count)

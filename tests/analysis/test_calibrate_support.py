@@ -12,10 +12,11 @@ from sira_cli.analysis.calibration.support import (
     Source,
     SupportReport,
     WithControls,
-    from_coco,
     from_controls,
-    from_labels,
+    from_files,
+    labelled_by,
     read_captions,
+    truth_of,
 )
 from sira_cli.demo.export import export
 from sira_cli.demo.labelled import scene_report
@@ -104,29 +105,29 @@ def test_labels_of_ones_own(tmp_path):
     source, captions = read_captions([records])
     assert source == SOURCE
     expected = [(True, 0.9), (True, 0.8), (True, 0.7), (False, 0.2)]
-    assert from_labels(captions, labels) == expected
+    assert labelled_by(captions, truth_of(captions, labels)) == expected
     for content, message in (
         ('{"a.jpg": ["dog"]}', r"has no labels of 'b\.jpg' .*line 2"),
         ('{"a.jpg": "dog"}', "expected a list of objects"),
     ):
         labels.write_text(content)
         with pytest.raises(DataError, match=message):
-            from_labels(captions, labels)
+            from_files([records], labels)
 
 
 def test_labels_of_coco(tmp_path):
     """Objects that CHAIR's list does not have are left out, and counted."""
-    table = write(tmp_path / "truth.json", '{"7": ["dog", "car"], "8": []}')
-    records = write(
-        tmp_path / "captions.jsonl",
-        record("COCO_val2014_000000000007.jpg", ("puppy", 0.9), ("automobile", 0.8), ("tree", 0.7)),
-        record("photos/COCO_val2014_000000000008.jpg", ("dog", 0.1)),
-    )
-    labelled, unknown = from_coco(read_captions([records])[1], table)
-    assert (labelled, unknown) == ([(True, 0.9), (True, 0.8), (False, 0.1)], 1)
-    _, captions = read_captions([write(tmp_path / "other.jsonl", record("mine.jpg", ("dog", 0.5)))])
+    scene = held_out(VALIDATION_SEEDS[60])
+    export([scene], tmp_path / "scenes")
+    (picture,) = (tmp_path / "scenes/images").iterdir()
+    there, absent = next(name for name in scene.objects if name in HEADS), "giraffe"
+    records = write(tmp_path / "a.jsonl", record(picture.name, (there, 0.9), ("lightsaber", 0.7), (absent, 0.1)))
+    report = from_files([records], tmp_path / "scenes/coco")
+    assert (report.objects, report.unknown) == ({"real objects": 1, "hallucinated objects": 1}, 1)
+    assert report.threshold == 0.9
+    other = write(tmp_path / "other.jsonl", record("mine.jpg", ("dog", 0.5)))
     with pytest.raises(DataError, match=r"line 1: 'mine\.jpg' is not a file name of COCO"):
-        from_coco(captions, table)
+        from_files([other], tmp_path / "scenes/coco")
 
 
 GUIDE = json.dumps(json.loads(record("a.jpg", ("dog", 0.5))) | {"verify": {"mode": "guide"}})

@@ -15,7 +15,7 @@ import pytest
 from PIL import Image
 
 from sira_cli.analysis.page import render, to_script
-from sira_cli.analysis.page.traces import Card, Scale, label, token_texts
+from sira_cli.analysis.page.cards import Card, Scale, label, token_texts
 from sira_cli.analysis.trace.read import read_traces
 from tests.support.traces import CAPTION, END, HOSTILE, SCHEMA, failed, hostile, looked_at, make_trace, write_traces
 

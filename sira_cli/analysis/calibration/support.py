@@ -15,10 +15,10 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
@@ -40,8 +40,7 @@ DOUBTFUL = 0.25  # share of named things below the threshold from which on suppo
 Supports = list[tuple[bool, float]]  # of objects: whether each is of the first kind, and its support
 
 
-@dataclass(frozen=True)
-class Caption:
+class Caption(NamedTuple):
     """A caption: its file and line, its picture, and its objects with their support."""
 
     where: str
@@ -156,10 +155,8 @@ def read_captions(paths: Sequence[Path]) -> tuple[Source, list[Caption]]:
         except DataError:
             raise
         except (KeyError, TypeError, ValueError, AttributeError) as error:
-            raise DataError(
-                f"{where}: not a record with a second look: caption the pictures with `verify=` flag, or check "
-                "their captions"
-            ) from error
+            how = "caption the pictures with `verify=` flag, or check their captions"
+            raise DataError(f"{where}: not a record with a second look: {how}") from error
         if source not in sources.values():
             sources[where] = source
     if not captions:
@@ -170,53 +167,45 @@ def read_captions(paths: Sequence[Path]) -> tuple[Source, list[Caption]]:
     return next(iter(sources.values())), captions
 
 
-def labelled_by(captions: Sequence[Caption], objects: Callable[[Caption], Collection[str]]) -> Supports:
-    """Label the objects of captions by those in their pictures."""
-    there = ({_head(name) for name in objects(caption)} for caption in captions)
-    return [
-        (_head(thing) in heads, support)
-        for caption, heads in zip(captions, there, strict=True)
-        for thing, support in caption.support.items()
-    ]
-
-
-def from_coco(captions: Sequence[Caption], annotations: Path) -> tuple[Supports, int]:
-    """Label the objects of captions of COCO's images by CHAIR's ground truth; the number of others is returned too."""
-    images: dict[str, int] = {}
+def labelled_by(
+    captions: Sequence[Caption], truth: Mapping[str, Collection[str]], known: Collection[str] | None = None
+) -> Supports:
+    """Label the objects of captions by all objects in their pictures; others than the known ones are left out."""
+    found = []
     for caption in captions:
-        name = re.split(r"[/\\_]", caption.file_name)[-1]  # scenes are named as COCO's images, but for the beginning
-        if (image := image_of(name)) is None:
-            raise DataError(f"{caption.where}: {brief(caption.file_name)} is not a file name of COCO")
-        images[caption.where] = image
-    truth, heads = Chair(annotations, ids=sorted({*images.values()})).truth.objects, {*HEADS.values()}
-    known = [
-        Caption(
-            each.where, each.file_name, {thing: own for thing, own in each.support.items() if _head(thing) in heads}
-        )
-        for each in captions
-    ]
-    labelled = labelled_by(known, lambda caption: truth[images[caption.where]])
-    return labelled, sum(len(caption.support) for caption in captions) - len(labelled)
+        there = {_head(name) for name in truth[caption.file_name]}
+        heads = ((_head(thing), support) for thing, support in caption.support.items())
+        found += [(head in there, support) for head, support in heads if known is None or head in known]
+    return found
 
 
-def from_labels(captions: Sequence[Caption], path: Path) -> Supports:
-    """Label the objects of captions by a JSON object: all objects of each picture, by its file name."""
-    labels = read_json(path)
-    if not isinstance(labels, dict) or not labels:
-        raise DataError(f'{path}: expected a JSON object such as {{"a.jpg": ["person", "dog"]}}')
-    for name, objects in labels.items():
-        if not isinstance(objects, list) or not all(isinstance(each, str) for each in objects):
-            raise DataError(f"{path}: {brief(name)}: expected a list of objects, got {brief(objects)}")
+def truth_of(captions: Sequence[Caption], labels: Path) -> Mapping[str, Collection[str]]:
+    """Return all objects in the pictures of captions: by COCO's annotations in a folder, or by a JSON object."""
+    if labels.is_dir():
+        images: dict[str, int] = {}
+        for caption in captions:
+            name = re.split(r"[/\\_]", caption.file_name)[-1]  # drawn scenes have other beginnings
+            if (image := image_of(name)) is None:
+                raise DataError(f"{caption.where}: {brief(caption.file_name)} is not a file name of COCO")
+            images[caption.file_name] = image
+        objects = Chair(labels, ids=sorted({*images.values()})).truth.objects
+        return {name: objects[image] for name, image in images.items()}
+    truth = read_json(labels)
+    lists = truth.values() if isinstance(truth, dict) and truth else [None]
+    if not all(isinstance(each, list) and all(isinstance(name, str) for name in each) for each in lists):
+        raise DataError(f'{labels}: expected a list of objects per picture such as {{"a.jpg": ["person", "dog"]}}')
     for caption in captions:
-        if caption.file_name not in labels:
-            raise DataError(f"{path}: has no labels of {brief(caption.file_name)} ({caption.where})")
-    return labelled_by(captions, lambda caption: labels[caption.file_name])
+        if caption.file_name not in truth:
+            raise DataError(f"{labels}: has no labels of {brief(caption.file_name)} ({caption.where})")
+    return dict(truth)
 
 
 def from_files(records: Sequence[Path], labels: Path) -> SupportReport:
     """Find the threshold by records, and by a folder of COCO's annotations or a file of labels."""
     source, captions = read_captions(records)
-    labelled, unknown = from_coco(captions, labels) if labels.is_dir() else (from_labels(captions, labels), 0)
+    known = {*HEADS.values()} if labels.is_dir() else None  # CHAIR's ground truth has no others
+    labelled = labelled_by(captions, truth_of(captions, labels), known)
+    unknown = sum(len(caption.support) for caption in captions) - len(labelled)
     return SupportReport.of(source, "labels", labelled, len({each.file_name for each in captions}), unknown=unknown)
 
 

@@ -8,7 +8,6 @@ import json
 import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,14 +15,16 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
 from sira_cli._version import __version__
-from sira_cli.analysis.page.gallery import gallery_of
-from sira_cli.analysis.page.traces import HEIGHT, Card, Scale
+from sira_cli.analysis.page.cards import HEIGHT, Card, Scale, gallery_of
 from sira_cli.analysis.trace.read import TracedText, read_traces, trace_files
 from sira_cli.errors import SettingsError
 from sira_cli.look.claims import DOUBTED, bare, doubt
 from sira_cli.pictures.names import one_line
 
 _HERE = Path(__file__).parent
+# Of this page and the server's: colours, plain elements, marked words; and the function `element`, to end a script.
+STYLE = "".join((_HERE / name).read_text(encoding="utf-8") for name in ("base.css", "marks.css"))
+ELEMENT = (_HERE / "element.js").read_text(encoding="utf-8")
 _ESCAPED = str.maketrans({mark: f"\\u{ord(mark):04x}" for mark in "<>&\u2028\u2029"})
 
 
@@ -102,9 +103,13 @@ def _html(name: str, **content: Any) -> str:
     environment = Environment(
         loader=FileSystemLoader(_HERE), autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )
-    numbers = {"plain": partial(_number, form="z.2f"), "signed": partial(_number, form="+z.2f")}
+    numbers = {
+        name: lambda value, form=form: f"{value:{form}}".replace("-", "\N{MINUS SIGN}")
+        for name, form in (("plain", "z.2f"), ("signed", "+z.2f"))
+    }
     environment.filters |= {"json": to_script, "bare": bare, "doubt": doubt, **numbers}
-    style, script = shared_style() + _read("style.css"), _read(f"{name}.js") + element_script()
+    style, script = ((_HERE / file).read_text(encoding="utf-8") for file in ("style.css", f"{name}.js"))
+    style, script = STYLE + style, script + ELEMENT
     own = (base64.b64encode(hashlib.sha256(part.encode()).digest()).decode() for part in (style, script))
     # Safe with any content: nothing is fetched, and only our own style and script are applied.
     sources = "default-src 'none'; img-src data:; style-src 'sha256-{}'; script-src 'sha256-{}'".format(*own)
@@ -117,25 +122,7 @@ def _html(name: str, **content: Any) -> str:
     )
 
 
-def shared_style() -> str:
-    """Return the style of this page and the server's: colours, plain elements, marked words and their legend."""
-    return _read("base.css") + _read("marks.css")
-
-
-def element_script() -> str:
-    """Return the JavaScript function `element`, to stand at the end of a page's own script."""
-    return _read("element.js")
-
-
-def _read(name: str) -> str:
-    return (_HERE / name).read_text(encoding="utf-8")
-
-
 def to_script(value: Any) -> Markup:
     """Return JSON that cannot end the script element around it."""
     text = json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
     return Markup(text.translate(_ESCAPED))
-
-
-def _number(value: float, form: str) -> str:
-    return f"{value:{form}}".replace("-", "\N{MINUS SIGN}")

@@ -7,7 +7,7 @@ from typing import Any
 
 from fastapi import FastAPI, Request, Response
 
-from sira_cli.analysis.page import element_script, shared_style
+from sira_cli.analysis.page import ELEMENT, STYLE
 from sira_cli.language import function_words
 from sira_cli.look.claims import DOUBTED, STEPS
 from sira_cli.methods.base import Ability
@@ -31,9 +31,9 @@ def add_page(app: FastAPI) -> None:
     """Serve the page at `/`, for any model and without a key."""
     files = {
         "/": (_read("page.html"), "text/html", {"Content-Security-Policy": POLICY}),
-        "/page/style.css": (shared_style() + _read("style.css"), "text/css", {}),
+        "/page/style.css": (STYLE + _read("style.css"), "text/css", {}),
         "/page/script.js": (_read("script.js"), "text/javascript", {}),
-        "/page/element.js": (f"{element_script()}\nexport {{ element }};\n", "text/javascript", {}),
+        "/page/element.js": (f"{ELEMENT}\nexport {{ element }};\n", "text/javascript", {}),
     }
 
     async def served(request: Request) -> Response:
