@@ -11,7 +11,7 @@ import math
 import os
 import re
 import threading
-from collections.abc import Callable, Generator, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import CancelledError
 from contextlib import suppress
 from dataclasses import dataclass, field, fields
@@ -25,10 +25,8 @@ from sira_cli.look import claims
 from sira_cli.look.claims import LIST_TOKENS, Claim, ObjectFinder, best_of
 from sira_cli.look.words import Thing
 from sira_cli.models.texts import Answer
-from sira_cli.pictures.picture import Picture
 from sira_cli.pictures.web import in_time
 from sira_cli.run.check import Check
-from sira_cli.run.events import Halved, PictureEvent
 from sira_cli.run.records import Result
 from sira_cli.run.run import Engine, Together
 from sira_cli.run.runner import Batch, Item
@@ -93,11 +91,7 @@ class Endpoint(Engine):
         """Ask the server a first question, to learn how it answers."""
         assert task.verify is not None
         self._finder, self._words = ObjectFinder(task.verify, task.preset), task.preset.verify.answers
-        try:
-            source = self.learn(self._finder.question(Thing("dog", (), "dog")))
-        except BaseException:
-            self.end()
-            raise
+        source = self.learn(self._finder.question(Thing("dog", (), "dog")))
         about = {each.name: getattr(task, each.name) for each in fields(Check)} | {"source": source}
         self._task = ServerCheck(**about, endpoint=self).at(self.revision, self.server)
         self._runner = Together(None, self._task, CONCURRENCY, done=done)
@@ -111,13 +105,6 @@ class Endpoint(Engine):
         """Abandon running requests, and close the connections."""
         self._ended.set()
         self._client.close()
-
-    def results(self, pictures: Iterable[tuple[Picture, str]]) -> Generator[PictureEvent | Halved, None, None]:
-        """Yield the event of every picture, in order."""
-        try:
-            yield from super().results(pictures)
-        finally:
-            self.end()
 
     def learn(self, question: str) -> str:
         """Ask about an empty picture, and return where the support of answers comes from: `logprobs` or `answer`."""

@@ -52,17 +52,19 @@ class OnRay(Engine):
     ) -> None:
         """Choose the workers; `loading` are arguments of `load`, without preset and method."""
         self._loading, self._batch_size, self._workers, self._quiet = loading, batch_size, workers, quiet
+        self._ray: Any = None
         self._facts: dict[str, Any] = {}
 
     def begin(self, task: PictureTask, done: Callable[[str], str]) -> None:
         """Connect to the cluster of `RAY_ADDRESS` or of this machine, or start one; the workers load the model."""
         self._task, self._done = task, done
         self._ray = _connect(self._workers, self._quiet)
-        try:
-            self._needs = self._resources()
-        except SettingsError:
+        self._needs = self._resources()
+
+    def end(self) -> None:
+        """Leave the cluster, or end the one that was started."""
+        if self._ray is not None:
             self._ray.shutdown()
-            raise
 
     def facts(self) -> dict[str, Any]:
         """Return facts as `Local.facts` does: the smallest batch size and the largest peaks of all workers."""
@@ -103,8 +105,6 @@ class OnRay(Engine):
         except self._ray.exceptions.RayError as error:
             reason = str(error).strip().splitlines()[-1]
             raise SiraError(f"Ray gave up: {reason}: run the same command again to go on") from error
-        finally:
-            self._ray.shutdown()
 
     def _note(self, facts: dict[str, Any]) -> None:
         """Keep the smallest batch size and the largest peaks of all workers."""

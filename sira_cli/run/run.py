@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, suppress
 from pathlib import Path
@@ -63,7 +63,7 @@ class Engine(ABC):
         """Return the model as loaded, where it runs, and the memory that it took, for the run's report."""
 
     def end(self) -> None:  # noqa: B027 (most have nothing to release)
-        """Release what was taken before `begin`: nothing is left to do."""
+        """Release what was taken: the run is over, or nothing is left to do."""
 
 
 class Local(Engine):
@@ -146,18 +146,27 @@ def run(
     Pictures that an earlier run has done are skipped, without a model if none is left (or None is given). Closing the
     generator interrupts the run; finished pictures are kept.
     """
-    if engine is not None and nothing_left(task, pictures, output, engine.revision, engine.server):
+    kept, left = list[Picture](), list[Picture]()  # have a text file that stays, alone; all others
+    for picture in pictures:
+        (kept if output.keeps(picture) else left).append(picture)
+    if engine is not None and nothing_left(task, left, output, engine.revision, engine.server):
         engine.end()
         engine = None
     output.facts = output.facts_before if engine is None else engine.facts
     state = "finished"
+
+    def skipped(pictures: Sequence[Picture]) -> Generator[Skipped, None, None]:
+        return (Skipped(each, name := output.name(each), each.id or name) for each in pictures)
+
     try:
         if engine is not None and (blank := engine.begin(task, output.done)) is not None:
             output.begin(blank)
         yield Started(len(pictures))
-        with closing(_results(pictures, engine, output)) as events:
+        yield from map(output.write, skipped(kept))
+        todo = ((each, output.name(each)) for each in left)
+        with closing(skipped(left) if engine is None else engine.results(todo)) as events:
             for event in events:
-                yield event
+                yield event if isinstance(event, Halved) else output.write(event)
                 if fail_fast and isinstance(event, Failed):
                     state = "stopped"
                     break
@@ -170,31 +179,15 @@ def run(
         with suppress(SiraError):  # the disk may be full
             output.report("failed")
         raise
+    finally:
+        if engine is not None:
+            engine.end()
     output.report(state)
-
-
-def _results(
-    pictures: Sequence[Picture], engine: Engine | None, output: Output
-) -> Generator[PictureEvent | Halved, None, None]:
-    """Write and yield the result of each picture; without an engine, all were done before."""
-    kept = {picture.identity for picture in pictures if output.keeps(picture)}
-
-    def named(are_kept: bool) -> Iterator[tuple[Picture, str]]:
-        return ((each, output.name(each)) for each in pictures if (each.identity in kept) == are_kept)
-
-    def skipped(pictures: Iterator[tuple[Picture, str]]) -> Generator[Skipped, None, None]:
-        return (Skipped(picture, name, picture.id or name) for picture, name in pictures)
-
-    yield from map(output.write, skipped(named(True)))
-    with closing(skipped(named(False)) if engine is None else engine.results(named(False))) as events:
-        for event in events:
-            yield event if isinstance(event, Halved) else output.write(event)
 
 
 def all_named(pictures: Iterable[Picture], output: Output) -> bool:
     """Return whether an output has every picture by name, done or failed."""
-    left = (picture for picture in pictures if not output.keeps(picture))
-    return all(output.done(picture.id or output.name(picture)) for picture in left)
+    return all(output.done(picture.id or output.name(picture)) for picture in pictures)
 
 
 def nothing_left(
@@ -205,15 +198,14 @@ def nothing_left(
     Pictures are read only if the output has all of them by name. Without local files of the model, its revision is that
     of the records.
     """
-    if not all_named(pictures, output):
-        return False
-    left = [picture for picture in pictures if not output.keeps(picture)]
-    if left and revision is None:
+    if not (pictures and all_named(pictures, output)):
+        return not pictures
+    if revision is None:
         try:
             revision = find_checkpoint(task.preset, offline=True).revision
         except ModelNotFoundError:
             revision = output.revision_before
-    task = task.at(revision or "", server) if left else task
+    task = task.at(revision, server)
 
     def is_done(picture: Picture) -> bool:
         name, prompt, sha256 = output.name(picture), picture.asked(task.prompt), ""
@@ -223,7 +215,7 @@ def nothing_left(
         return output.done(picture.id or name) == task.key(name, sha256, prompt)
 
     with ThreadPoolExecutor(READERS, "sira-reader") as readers:
-        return all(ahead(readers, is_done, left, 2 * READERS))
+        return all(ahead(readers, is_done, pictures, 2 * READERS))
 
 
 def run_pictures(

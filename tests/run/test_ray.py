@@ -99,9 +99,12 @@ def test_stopped_and_with_a_worker_killed_the_records_are_those_of_one_process(t
 def results(preset: str, pictures: list[tuple[str, str]], workers: int = 2, **settings: object) -> dict:
     preset = presets.resolve(preset).with_settings(max_new_tokens=4, **settings)
     engine = OnRay(LOADING, 1, workers=workers)
-    engine.begin(Caption(preset, preset.method("sira"), "Describe it."), lambda name: "")
-    named = [(located(path), name) for path, name in pictures]
-    return {event.name: event.record for event in engine.results(named)}
+    try:
+        engine.begin(Caption(preset, preset.method("sira"), "Describe it."), lambda name: "")
+        named = [(located(path), name) for path, name in pictures]
+        return {event.name: event.record for event in engine.results(named)}
+    finally:
+        engine.end()
 
 
 @pytest.mark.slow
