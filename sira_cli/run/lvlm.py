@@ -23,9 +23,7 @@ from sira_cli.models.schema import SchemaSource
 from sira_cli.pictures.names import as_text
 from sira_cli.pictures.picture import Picture
 from sira_cli.pictures.sources import PictureSource, as_picture
-from sira_cli.run.events import Failed, Finished
 from sira_cli.run.records import Result
-from sira_cli.run.run import Local
 from sira_cli.run.runner import Batch, BatchSize, Item, Runner
 from sira_cli.run.task import Ask, Caption, PictureTask
 
@@ -145,11 +143,11 @@ class Lvlm(LoadedModel):
             SettingsError: the prompt contains the model's placeholder for a picture, or `batch_size` is below 1.
             PictureError: one of `pictures` is not of a picture type.
         """
-        engine = Local(self, batch_size)
-        engine.begin(Caption.of(self.preset, self.decoder, prompt))
-        named = ((each, each.name_in(None)) for each in map(as_picture, pictures))
-        with closing(engine.results(named)) as events:
-            yield from (event.record for event in events if isinstance(event, Finished | Failed))
+        task = Caption.of(self.preset, self.decoder, prompt).at(self.revision)
+        task.check_model(self)
+        items = (Item[Result](each, each.name_in(None), task.prompt, each.id) for each in map(as_picture, pictures))
+        with closing(self.runner(task, batch_size).run(items)) as settled:
+            yield from (item.result for item in settled if isinstance(item, Item) and item.result is not None)
 
     def _single(self, task: PictureTask, source: PictureSource, on_text: Callable[[str], None] | None) -> Result:
         picture = as_picture(source)
