@@ -94,7 +94,7 @@ def test_what_differs_between_two_methods(run, folder, sira):
 
 def test_pope_is_what_the_command_prints(run, folder, sira):
     *events, report = run("POPE")
-    assert {line.split("(")[0] for line in events} == {"PartStarted", "Finished"}
+    assert {line.split("(")[0] for line in events} == {"StageStarted", "Finished"}
     code, out, _ = sira(
         *("eval", "pope", "scenes/pope/scenes_pope_random.json", "--images", "scenes/images"),
         *("-p", "demo", "--method", "sira,vcd", "-o", "pope", "--json"),

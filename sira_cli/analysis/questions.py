@@ -14,7 +14,7 @@ from typing import Any
 from PIL import Image, ImageDraw
 
 from sira_cli.errors import DataError
-from sira_cli.eval.coco import HEADS, coco_rows, image_of
+from sira_cli.eval.chair import HEADS, coco_rows, image_of
 from sira_cli.eval.pope import read_questions, split_names
 from sira_cli.eval.statistics import Counts
 from sira_cli.pictures.picture import Picture

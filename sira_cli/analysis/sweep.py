@@ -315,7 +315,7 @@ class SweepReport(ModelReport):
                 cell.alpha,
                 sum(counted.strict(texts[number]) is None for _, texts in answered),
                 counted.named_figures(groups, cell.name),
-                counted.named_differences(groups, cell.name, GREEDY.name),
+                counted.named_figures(groups, cell.name, GREEDY.name),
             )
             for number, cell in enumerate(cells)
         )

@@ -16,7 +16,7 @@ import numpy as np
 
 from sira_cli.demo.questions import NUMBERS, SPLITS, Questions, article, caption, yes_no_question
 from sira_cli.demo.scenes import COLORS, OBJECTS, PLACES, SIDE, Scene, render
-from sira_cli.eval.coco import HEADS
+from sira_cli.eval.chair import HEADS
 from sira_cli.files import make_folder, write_whole
 
 WEAK = 0.6  # opacity below which a thing is faint: RePOPE leaves ambiguous questions out

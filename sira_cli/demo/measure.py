@@ -21,7 +21,6 @@ from sira_cli.eval.figures import (
     compare_answers,
     compare_captions,
     count_answer,
-    named_differences,
     named_figures,
 )
 from sira_cli.eval.statistics import Counts, Figure, MethodFigures, Tally
@@ -161,7 +160,7 @@ class SceneReport:
             scenes=len(captions[first].counts),
             settings=settings,
             figures={method: named_figures(compared, method) for method in captions},
-            differences={method: named_differences(compared, method, first) for method in others},
+            differences={method: named_figures(compared, method, first) for method in others},
             outcomes={method: outcomes(captions[first].counts, captions[method].counts) for method in others},
         )
 

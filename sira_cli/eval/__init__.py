@@ -3,11 +3,9 @@
 benchmark               the interface of a benchmark, and of its card
 cards                   the three benchmarks: titles, files, sizes, licences, options
 pope, chair, amber      questions, ground truth, rules; RePOPE's labels are in `pope`
-coco, similarity        CHAIR's words and ground truth; AMBER's similar words
-statistics              intervals over pictures, paired differences and tests
-figures                 the counts and figures of POPE and CHAIR
+statistics, figures     intervals over pictures, paired differences and tests; the figures of POPE and CHAIR
 evaluation              let a loaded model answer, resumable
 answers                 answers from files: sira's records, the official scripts' rows, lmms-eval's samples
-report                  figures side by side as JSON, with the paper's own
+report                  figures side by side as JSON and tables, with the paper's own
 lmms, lmms_model        the model that lmms-eval finds by entry point
 """

@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import functools
 import operator
+import warnings
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
-from sira_cli.errors import DataError, SettingsError
+from sira_cli.errors import DataError, SettingsError, install
 from sira_cli.eval.answers import Form, read_answer_rows
 from sira_cli.eval.benchmark import ONE_WORD, Ask, Asking, Benchmark, Counted, Part, Texts
 from sira_cli.eval.cards import DIMENSIONS
-from sira_cli.eval.similarity import Similarity, find_similarity
 from sira_cli.eval.statistics import Denominators
 from sira_cli.language import Language, find_language
 from sira_cli.pictures.rows import brief, id_of, read_json, read_rows, read_text, some, text_of
@@ -25,6 +26,8 @@ MAX_NEW_TOKENS = {"generative": 512, "discriminative": 16}
 FORM = Form("response", ("id",))
 FILES = ("annotations.json", "relation.json", "safe_words.txt", "query")
 URL = "https://github.com/junyangwang0410/AMBER"
+OFFICIAL = "en_core_web_lg"  # the spaCy pipeline of AMBER's script
+THRESHOLD = 0.8  # words are similar above it, not at it
 GROUPS: dict[PartName, tuple[str, ...]] = {
     "generative": ("generative",),
     "discriminative": ("discriminative", "existence", "attribute", "state", "number", "action", "relation"),
@@ -66,9 +69,9 @@ class Annotated:
     hallu: tuple[str, ...] = ()  # words that models tend to hallucinate about the picture; empty for a question
 
     @property
-    def part(self) -> PartName:
-        """Part of the query; every query but a caption is a question, as in the script."""
-        return "generative" if self.kind == "generative" else "discriminative"
+    def groups(self) -> tuple[str, ...]:
+        """The part and the other groups that count an answer; every query but a caption is a question."""
+        return GROUPS_OF.get(self.kind, OTHERWISE)
 
 
 class Judged(NamedTuple):
@@ -132,12 +135,7 @@ class Lexicon:
 
 
 class Amber(Benchmark):
-    """AMBER's queries, annotations and rules.
-
-    Attributes:
-        annotations: by ask.
-        lexicon: its vocabulary for captions.
-    """
+    """AMBER's queries, its annotations by ask, and the lexicon for captions."""
 
     name = "amber"
 
@@ -151,15 +149,7 @@ class Amber(Benchmark):
         suffix: str = ONE_WORD,
         prompt: str | None = None,
     ) -> None:
-        """Read AMBER's folder `data`: annotations.json, relation.json, safe_words.txt and query/.
-
-        Args:
-            data: the folder, or AMBER's repository.
-            language, similarity: read and compare the words of captions.
-            task: `generative`, `discriminative`, one dimension of the questions, or `all`.
-            suffix: text after each question in the prompt.
-            prompt: the request for a caption, instead of AMBER's.
-        """
+        """Read AMBER's folder `data`; `task`: captions, questions, one dimension of the questions, or all."""
         data = find_data(data)
         self.lexicon = _read_lexicon(data)
         self.annotations = _read_annotations(data / FILES[0], self.lexicon)
@@ -172,7 +162,7 @@ class Amber(Benchmark):
                 text = text + suffix if name == "discriminative" else text if prompt is None else prompt
                 asks.append(Ask(str(row["id"]), text_of(where, row, "image"), text))
             if task in DIMENSIONS:
-                asks = [ask for ask in asks if task in _groups(self.annotations[ask.id])]
+                asks = [ask for ask in asks if task in self.annotations[ask.id].groups]
                 groups = groups[1:]  # without the figures of all questions
             if not asks:
                 raise SettingsError(f"`task=` {task}: no such question in AMBER's folder")
@@ -213,14 +203,10 @@ class Amber(Benchmark):
                     "neither": text not in ("Yes", "No"),
                 }
             counts = {name: float(value) for name, value in counts.items()}
-            yield Counted(ask.id, ask.picture, _groups(annotated), right, counts)
+            yield Counted(ask.id, ask.picture, annotated.groups, right, counts)
 
     def figures(self, group: str, total: Mapping[str, float], *, smooth: bool = False) -> dict[str, float]:
-        """Return the script's figures, rounded as it rounds, in percent.
-
-        Also, not rounded: for captions `words`, the mean length; for questions `yes` and `neither`, the shares of
-            answers that are exactly Yes, and of those that are neither Yes nor No.
-        """
+        """Return the script's figures, rounded as it rounds, in percent; also `words`, `yes` and `neither`."""
         # plain floats: numpy's round differently; missing counts are 0
         counts = defaultdict(float, {name: float(count) for name, count in total.items()})
 
@@ -256,10 +242,7 @@ class Amber(Benchmark):
         return DENOMINATORS["generative" if group == "generative" else "discriminative"]
 
     def read(self, paths: Sequence[Path]) -> dict[str, dict[str, str]]:
-        """Read answers as the script does, with `id` and `response`; all files together.
-
-        Answers to other queries are ignored, and a part without any answers is left out.
-        """
+        """Read answers as the script does, all files together; a part without any answers is left out."""
         given: dict[str, tuple[str, str]] = {}
         for path in paths:
             for where, row in read_answer_rows(path, FORM):
@@ -302,10 +285,6 @@ class Amber(Benchmark):
         """Return how captions are read; questions need no language."""
         captions = self.parts[0].name == "generative"
         return {"language": self._language.facts(), "similarity": self._similarity.facts()} if captions else {}
-
-
-def _groups(annotated: Annotated) -> tuple[str, ...]:
-    return GROUPS_OF.get(annotated.kind, OTHERWISE)
 
 
 # AMBER's own files.
@@ -387,8 +366,61 @@ def _read_queries(
         if id_ in seen:
             raise DataError(f"{where}: id {id_} is there already: each query needs an id of its own")
         seen.add(id_)
-        if annotations[id_].part != part:
+        if annotations[id_].groups[0] != part:
             raise DataError(f"{where}: id {id_} is annotated as {annotations[id_].kind}, expected {part}")
         yield where, {**row, "id": id_}
     if not seen:
         raise DataError(f"{path}: holds no queries of {part}")
+
+
+# Whether two words name the same thing: by spaCy's vectors, as AMBER's script, or by equality.
+
+
+@dataclass(frozen=True)
+class Similarity:
+    """A test of whether two words are similar."""
+
+    name: str  # `exact`, or the name of a spaCy pipeline
+    above: Callable[[str, str], bool]  # whether two words are more similar than THRESHOLD
+    official: bool = False  # whether AMBER's script uses it
+    decisive: tuple[tuple[str, Any], ...] = ()  # further settings that decide the results
+
+    def facts(self) -> dict[str, Any]:
+        """Return the settings that decide the results of `above`."""
+        return {"name": self.name, **dict(self.decisive)}
+
+
+EQUAL = Similarity("exact", operator.eq)  # AMBER's script finds more similar words, so its figures differ
+
+
+def find_similarity(choice: str = "spacy") -> Similarity:
+    """Return a similarity: `spacy` as in AMBER's script, `exact`, or `auto`, spaCy's if it is installed."""
+    if choice == "exact":
+        return EQUAL
+    try:
+        import spacy
+
+        return vectors(spacy.load(OFFICIAL))
+    except (ImportError, OSError) as error:  # a pipeline that is not installed is an OSError
+        if choice == "auto":
+            return EQUAL
+        raise SettingsError(
+            f"AMBER compares words with spaCy's {OFFICIAL}, which is not installed: `{install('eval')}` and "
+            f"`python -m spacy download {OFFICIAL}`; or give `similarity=` exact (noted in the results), or `task=` "
+            "discriminative for the questions alone"
+        ) from error
+
+
+def vectors(nlp: Any) -> Similarity:
+    """Return spaCy's `nlp(one).similarity(nlp(other))`; each word is read once, each pair compared once."""
+    read = functools.cache(nlp)
+
+    @functools.cache
+    def above(one: str, other: str) -> bool:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", UserWarning)  # a word without a vector; the script also ignores it
+            return bool(read(one).similarity(read(other)) > THRESHOLD)
+
+    name = f"{nlp.meta['lang']}_{nlp.meta['name']}"
+    made_by = (("version", str(nlp.meta["version"])), ("spacy", version("spacy")), ("threshold", THRESHOLD))
+    return Similarity(name, above, name == OFFICIAL, made_by)

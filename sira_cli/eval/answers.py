@@ -1,8 +1,7 @@
 """The answers of methods: from records of sira, or from files of other tools.
 
-Other tools' rows have the form that a benchmark's official script reads, or are samples of lmms-eval. It writes
-(`--log_samples`) `*_samples_TASK.jsonl`: an object per sample, with the answer in `filtered_resps`, the prompt in
-`input`, and ids inside the metrics. POPE's splits are all in one file.
+Their rows have the form that a benchmark's official script reads, or are samples of lmms-eval (`--log_samples`): an
+object per sample, the answer in `filtered_resps`, ids inside the metrics, all of POPE's splits in one file.
 """
 
 from __future__ import annotations
@@ -126,11 +125,7 @@ def _method(path: Path) -> str | None:
 
 
 def named_after(answers: Path, questions: Sequence[Path]) -> Path | None:
-    """Return the only file of questions whose name occurs in a file name of answers; None unless it is exactly one.
-
-    Only words that differ between files of questions count: `random` and `popular` in `coco_pope_random.json` and
-    `coco_pope_popular.json`. So `vcd_coco_pope_random.jsonl` and `random.jsonl` belong to the first.
-    """
+    """Return the only file of questions that a file of answers is named after, by words that no other file has."""
 
     def words(path: Path) -> set[str]:
         return {*re.findall(r"[^\W_]+", path.stem.lower())}
@@ -236,10 +231,7 @@ class Form(NamedTuple):
 
 
 def read_answer_rows(path: Path, *forms: Form) -> Iterator[Row]:
-    """Yield the place and the content of every row of a file of answers, with the model's answer in `text`.
-
-    Samples of lmms-eval hold only `text` and, as far as they are known, ABOUT.
-    """
+    """Yield the place and the content of every row of a file, with the answer in `text`; samples hold only ABOUT."""
     for where, row in read_rows(path):
         if SAMPLE in row:
             yield where, _sample(where, row)

@@ -42,8 +42,7 @@ class Part:
     task: Literal["caption", "ask"]  # `ask` puts the prompt into the preset's template of questions
     asks: tuple[Ask, ...]  # in the order of the benchmark's files
     groups: tuple[str, ...]  # groups with their own figures: POPE's splits, the dimensions of AMBER's questions
-    # generation settings that replace the preset's, such as max_new_tokens
-    settings: dict[str, Any] = field(default_factory=dict)
+    settings: dict[str, Any] = field(default_factory=dict)  # of generation, instead of the preset's: max_new_tokens
 
     def of_first_pictures(self, count: int | None) -> Part:
         """Return the asks about the first pictures."""
@@ -62,15 +61,10 @@ class Counted(NamedTuple):
 
 
 class Benchmark(ABC):
-    """A benchmark with its questions and its ground truth read.
+    """A benchmark with its questions and its ground truth read."""
 
-    Attributes:
-        name: as in `sira eval NAME`.
-        parts: the asks, by settings.
-    """
-
-    name: str
-    parts: tuple[Part, ...]
+    name: str  # as in `sira eval NAME`
+    parts: tuple[Part, ...]  # the asks, by settings
 
     @abstractmethod
     def count(self, part: Part, texts: Texts) -> Iterator[Counted]:
@@ -90,10 +84,7 @@ class Benchmark(ABC):
 
     @abstractmethod
     def figures(self, group: str, total: Mapping[str, float], *, smooth: bool = False) -> dict[str, float]:
-        """Make a group's figures from sums of counts, as the official script does; shares in percent, 0 without any.
-
-        The `smooth` ones, from which intervals are made, are not rounded.
-        """
+        """Make a group's figures from sums of counts, as the official script does; `smooth`: without rounding."""
 
     def means(self, part: Part) -> dict[str, tuple[str, ...]]:
         """Return the meaningful means over groups: the groups of each mean, by its name."""

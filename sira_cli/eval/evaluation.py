@@ -1,12 +1,4 @@
-"""A benchmark, asked of one loaded model under several methods: resumable, in shards, without a terminal.
-
-lvlm = load("llava-1.5-7b")
-methods = methods_of(lvlm.preset, ["sira", "vcd"])
-evaluation = Evaluation(Pope(["coco_pope_random.json"]), "val2014/", methods, output="pope/")
-for event in evaluation.events(lvlm):
-    print(event)
-print(evaluation.report().to_json())
-"""
+"""A benchmark, asked of one loaded model under several methods: resumable, in shards, without a terminal."""
 
 from __future__ import annotations
 
@@ -29,7 +21,7 @@ from sira_cli.models.preset import Preset
 from sira_cli.pictures.find import Shard, check_images
 from sira_cli.pictures.picture import Picture
 from sira_cli.pictures.sources import located
-from sira_cli.run.events import Halved, PictureEvent, Started
+from sira_cli.run.events import Halved, PictureEvent, StageStarted, Started
 from sira_cli.run.ledger import Ledger, check_same
 from sira_cli.run.output import Files, Output
 from sira_cli.run.records import hash_of
@@ -43,22 +35,7 @@ if TYPE_CHECKING:
 CAPTION = "caption"  # the task of a part
 CONTROLS = ("greedy", "greedy+apc")  # without them a shift of the yes-rate, or a cut-off, passes for a gain
 
-
-@dataclass(frozen=True)
-class PartStarted:
-    """A method begins with a part of the benchmark, of `total` units."""
-
-    method: str
-    part: str
-    total: int
-
-    @property
-    def stage(self) -> str:
-        """Its name on a terminal."""
-        return f"{self.method} {self.part}"
-
-
-EvalEvent = PartStarted | PictureEvent | Halved
+EvalEvent = StageStarted | PictureEvent | Halved
 
 
 def with_controls(names: Sequence[str], against: str | None = None) -> list[str]:
@@ -136,9 +113,7 @@ class _PartRun:
 
 @dataclass
 class Evaluation:
-    """A benchmark, asked of one loaded model under several methods.
-
-    What can be checked before the model is loaded is checked when it is made.
+    """A benchmark, asked of one loaded model under several methods; refused before loading, where that can be known.
 
     Attributes:
         methods: by name, preset and method; see `methods_of`.
@@ -147,10 +122,6 @@ class Evaluation:
         looks: second looks by method: the captions are also asked for with them, as those of a method `sira+guide`.
         not_run: methods that reuse another's answers, because they cannot differ.
         answers: every method's answers, in the order of the methods, after the last event; in a shard only its part.
-
-    Raises:
-        SettingsError: a method cannot follow a setting, or the benchmark asks for no captions to look at.
-        PictureError: none of the pictures is there.
     """
 
     benchmark: Benchmark
@@ -183,23 +154,14 @@ class Evaluation:
         self.not_run = {"greedy+apc": "greedy"} if plain and {*CONTROLS} <= {*self.methods} else {}
 
     def events(self, model: Lvlm | Callable[[], Lvlm]) -> Generator[EvalEvent, None, None]:
-        """Ask, and yield events; `answers` and `report` are available afterwards.
-
-        Args:
-            model: loaded, under any method; or what loads it, if an earlier run has not answered everything.
-
-        Raises:
-            SettingsError: a file is in use or holds answers of other settings, or a prompt cannot be asked.
-            DataError: a file holds no records of sira.
-            SiraError: the evaluation cannot go on.
-        """
+        """Ask a loaded model, or what loads it if an answer is missing; then `answers` and `report` are there."""
         with self._opened() as runs:
             lvlm = model if not callable(model) else None if _all_answered(runs) else model()
             for one in runs:
                 if lvlm is not None:
                     one.take(lvlm, self.batch_size)
             for one in runs:
-                yield PartStarted(one.method, one.part.name, len(one.pictures))
+                yield StageStarted(f"{one.method} {one.part.name}", len(one.pictures))
                 with closing(run(one.task, one.pictures, one.engine, one.output)) as events:
                     yield from (event for event in events if not isinstance(event, Started))
             answers = {name: self._read(name, [one for one in runs if one.method == name]) for name in self._asked}
@@ -208,11 +170,7 @@ class Evaluation:
         ]
 
     def report(self, paper: str = "") -> EvalReport:
-        """Return the figures of all answers.
-
-        Args:
-            paper: a model of the paper, whose figures are shown for comparison.
-        """
+        """Return the figures of all answers, with those of a model of the paper."""
         return EvalReport.of(self.benchmark, self.answers, paper)
 
     def _read(self, method: str, runs: Sequence[_PartRun]) -> Answers:

@@ -176,13 +176,7 @@ def compare_answers(tallies: Mapping[str, Tally]) -> MethodFigures:
     return MethodFigures.of(tallies, answer_figures, {name: POPE_DENOMINATORS[name] for name in ANSWER_FIGURES})
 
 
-def named_figures(groups: Mapping[str, MethodFigures], method: str) -> dict[str, Figure]:
-    """Combine a method's figures of all groups in one mapping; figure names begin with the group's name."""
-    return {f"{group}{name}": each for group, it in groups.items() for name, each in it.figures(method).items()}
-
-
-def named_differences(groups: Mapping[str, MethodFigures], method: str, first: str) -> dict[str, Figure]:
-    """Combine the differences to the first method's figures, as `named_figures` does."""
-    return {
-        f"{group}{name}": each for group, it in groups.items() for name, each in it.differences(method, first).items()
-    }
+def named_figures(groups: Mapping[str, MethodFigures], method: str, minus: str = "") -> dict[str, Figure]:
+    """Combine a method's figures of all groups, by group and name; or their differences to those of another method."""
+    each = {group: it.differences(method, minus) if minus else it.figures(method) for group, it in groups.items()}
+    return {f"{group}{name}": figure for group, figures in each.items() for name, figure in figures.items()}

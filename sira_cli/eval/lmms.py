@@ -1,8 +1,4 @@
-"""A model of lmms-eval: `python -m lmms_eval --model sira --model_args preset=llava-1.5-7b,method=sira`.
-
-It finds the model by the entry point `lmms_eval.models`, which is `manifest`, and imports `lmms_model` when it loads
-it. Here are its requests in sira's terms, and their texts and losses from a loaded model, in batches.
-"""
+"""A model of lmms-eval, which finds it by the entry point `manifest`: requests in sira's terms, texts and losses."""
 
 from __future__ import annotations
 
@@ -52,10 +48,7 @@ def manifest() -> Any:
 def request_of(
     name: str, messages: Sequence[Mapping[str, Any]], generation: Mapping[str, Any] | None = None
 ) -> Request:
-    """Return the request of a task's messages.
-
-    The pictures of a message of the user come before its text, whatever their order in the message.
-    """
+    """Return the request of a task's messages; a message's pictures come before its text, whatever their order."""
     system: list[str] = []
     turns: list[Turn] = []
     pictures: list[Picture] = []
@@ -134,8 +127,7 @@ def answers(lvlm: Lvlm, requests: Sequence[Request], batch_size: int, task: str)
 def losses(lvlm: Lvlm, requests: Sequence[Request], texts: Sequence[str], batch_size: int) -> list[tuple[float, bool]]:
     """Return each request's loss for a given answer, and whether the method would decode this answer.
 
-    The loss is the mean of `-log p` over the answer's tokens under the method's logits, with temperature 1. lmms-eval
-    (api/task.py) picks the choice with the least loss, and its other models return the mean loss.
+    The loss is the mean of `-log p` over the answer's tokens, with temperature 1, as of lmms-eval's other models.
     """
     require(lvlm.decoder, Ability.TRACES, "the likelihood of a given answer")
     found: list[tuple[float, bool]] = []

@@ -54,10 +54,7 @@ class _Model(lmms):  # type: ignore[misc]  # lmms-eval is not installed where ty
         return found
 
     def loglikelihood(self, requests: list[Instance]) -> list[GenerationResult]:
-        """Return the mean loss of each request's continuation, and whether it is the likeliest at every token.
-
-        The pairs are wrapped: the evaluator of 0.7.3 makes a string of any output that is no `GenerationResult`.
-        """
+        """Return the mean loss of each request's continuation, and whether it is the likeliest: wrapped pairs."""
         asked, texts = [], []
         for request in requests:
             if len(request.args) != 6:

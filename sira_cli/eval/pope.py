@@ -1,8 +1,4 @@
-"""POPE (Li et al. 2023): yes/no questions about objects, scored as published scripts do.
-
-RePOPE (Neuhaus and Hein 2025) corrects the labels of POPE's COCO questions and leaves ambiguous ones out. Its questions
-are POPE's, so that one run of answers gives the figures of both.
-"""
+"""POPE (Li et al. 2023): yes/no questions about objects; RePOPE (Neuhaus and Hein 2025) corrects its labels."""
 
 from __future__ import annotations
 
@@ -82,11 +78,7 @@ def opened(paths: Sequence[Path], asking: Asking) -> Pope:
 
 
 class Pope(Benchmark):
-    """POPE over some question files, one split per file.
-
-    Attributes:
-        rule: how an answer becomes yes or no; one of `figures.RULES`.
-    """
+    """POPE over some question files, one split per file; `rule`, one of `figures.RULES`, says what is yes or no."""
 
     name = "pope"
 
@@ -99,19 +91,7 @@ class Pope(Benchmark):
         limit: int | None = None,
         repope: Sequence[str | Path] = (),
     ) -> None:
-        """Read the files.
-
-        Args:
-            paths: the question files; splits are named after them: `coco_pope_random.json` is `coco random`.
-            rule: how an answer becomes yes or no.
-            suffix: text after each question in the prompt.
-            limit: maximum number of questions per file.
-            repope: RePOPE's files: more groups, with the same answers under its labels.
-
-        Raises:
-            SettingsError: no such rule, two files with the same name, or two RePOPE files for one split.
-            DataError: a file cannot be read, or a RePOPE file has other questions.
-        """
+        """Read the files: `suffix` follows each question, `limit` is per file, RePOPE's files make more groups."""
         if rule not in RULES:
             raise SettingsError(f"`rule=` {rule!r}: expected {', '.join(RULES)}")
         self.rule = rule

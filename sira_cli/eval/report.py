@@ -45,28 +45,20 @@ MAIN = {
 class MethodRow:
     """One method in one group."""
 
-    # part, group: a split, a length, a dimension; or a mean over groups, see `Benchmark.means`
     part: str
-    group: str
+    group: str  # a split, a length, a dimension; or a mean over groups, see `Benchmark.means`
     method: str
     answered: int  # number of asks that count
     failed: int  # asks left out, because this or another method failed on their pictures: all have the same pictures
     counts: Counts  # sums over pictures, the terms of the figures' ratios; empty for a mean
     figures: dict[str, Figure]  # percentages, except `words`, `length`, `seconds`, with 95 % intervals over pictures
-    # paired differences to the first method's figures; empty for the first method, or where it has no answers
-    differences: dict[str, Figure]
+    differences: dict[str, Figure]  # paired, to the first method's figures; empty for the first, or without its answers
     paper: dict[str, float] | None = None  # the paper's figures, if they were asked for and exist
     label: str = ""  # the method's name in tables; it marks sampled answers
-    # set if the paper's figures do not compare with greedy decoding of the model; a key of the report's `notes`
-    paper_mark: str = ""
+    paper_mark: str = ""  # set if the paper's figures do not compare with greedy decoding of the model: see `notes`
     published: dict[str, float] | None = None  # those that the model's authors print, if the paper's were asked for
     p: float | None = None  # p value of McNemar's test against the first method; None if they were not compared
     pictures: int = FEW  # their number; below FEW, tables show bounds instead of ±
-
-    def text(self, figure: Figure | float, spec: str) -> str:
-        """Return a figure with ±, or with its bounds if pictures are few."""
-        few = self.pictures < FEW
-        return figure.bounds(spec) if few and isinstance(figure, Figure) else f"{figure:{spec}}"
 
 
 @dataclass(frozen=True)
@@ -174,9 +166,15 @@ class EvalReport(Report):
             (f"    {', '.join(filter(None, ['in the paper', row.paper_mark]))}", row.paper, ""),
             (f"    {AUTHORS}", row.published, ""),
         ]
+        few = row.pictures < FEW
         for head, values, sign in lines:
             if values:
-                cells = [row.text(values[name], sign + self.digits(name)) if name in values else "" for name in names]
+                specs = {name: sign + self.digits(name) for name in names}
+                given = {
+                    name: each.bounds if few and isinstance(each, Figure) else each.__format__
+                    for name, each in values.items()
+                }
+                cells = [given[name](spec) if name in given else "" for name, spec in specs.items()]
                 yield [head, *cells, *[p if values is row.figures else ""] * bool(self.tests)]
 
     def remarks(self) -> list[str]:
@@ -188,10 +186,8 @@ class EvalReport(Report):
             which = f"on which answers only one of {next(iter(self.labels.values()))} and the method is right"
             lines.append(f"p: McNemar's exact test, {which}, taken as independent")
         lines += self.marks()
-        lines += [
-            f"{name}: not run, because without sampling its answers equal those of {other}"
-            for name, other in self.not_run.items()
-        ]
+        equal = "not run, because without sampling its answers equal those of"
+        lines += [f"{name}: {equal} {other}" for name, other in self.not_run.items()]
         if self.paper:
             groups = results()["models"].get(self.paper, {}).get(self.benchmark, {})
             printed_rows = [row for row in self.rows if row.paper]
@@ -213,10 +209,8 @@ class EvalReport(Report):
 
     def to_json(self) -> str:
         """Return one JSON object, `sira.eval/1`."""
-        rows = [
-            {k: v for k, v in asdict(row).items() if k not in ONLY_SHOWN and (v or k not in IF_PRINTED)}
-            for row in self.rows
-        ]
+        fields = [asdict(row).items() for row in self.rows]
+        rows = [{k: v for k, v in row if k not in ONLY_SHOWN and (v or k not in IF_PRINTED)} for row in fields]
         return self.as_json({"official": not self.stand_ins}, notes=self.notes or None, rows=rows)
 
 

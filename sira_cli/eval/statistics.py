@@ -32,8 +32,7 @@ class Tally:
     """One method's answers in one group, counted."""
 
     counts: dict[str, Counts] = field(default_factory=dict)  # by picture; every picture has the same keys
-    # by question, whether the answer is right, or a caption free of hallucinations: for paired tests
-    right: dict[str, bool] = field(default_factory=dict)
+    right: dict[str, bool] = field(default_factory=dict)  # by ask: `Counted.right`, for paired tests
 
     def add(self, picture: str, ask: str, right: bool, counts: Mapping[str, float]) -> None:
         """Add the counts of an answer to those of its picture."""
@@ -122,8 +121,7 @@ class Estimate:
     """A figure of N pictures, from which intervals follow."""
 
     value: float  # a share is in percent
-    # `[N]`, how much each picture moves the value, to first order; adds up to 0. Its squares add up to the variance
-    influence: np.ndarray
+    influence: np.ndarray  # `[N]`, how much each picture moves it; adds up to 0, its squares to the variance
     share: Share | None = None  # None for a figure that is not a share, such as a mean length
 
     def figure(self) -> Figure:
@@ -208,9 +206,8 @@ def estimates(
     influence = counts @ _slopes(total, smooth or figures)  # [N, figures]
     influence -= influence.mean(axis=0)
     columns = {name: number for number, name in enumerate(names)}
-    shares = {
-        name: Share.of(counts[:, [columns[count] for count in of]].sum(axis=1)) for name, of in denominators.items()
-    }
+    sizes = {name: counts[:, [columns[count] for count in of]].sum(axis=1) for name, of in denominators.items()}
+    shares = {name: Share.of(size) for name, size in sizes.items()}
     return {
         name: Estimate(float(value), influence[:, number], shares.get(name))
         for number, (name, value) in enumerate(figures(total).items())
@@ -250,8 +247,8 @@ class MethodFigures:
         for method, tally in tallies.items():
             if tally.counts:
                 names = list(tally.counts[pictures[0]])
-                rows = [[tally.counts[picture][name] for name in names] for picture in pictures]
-                compared[method] = estimates(names, np.array(rows, dtype=float), figures, denominators or {}, smooth)
+                rows = np.array([[tally.counts[each][name] for name in names] for each in pictures], dtype=float)
+                compared[method] = estimates(names, rows, figures, denominators or {}, smooth)
         return cls(pictures, compared)
 
     @classmethod
@@ -267,9 +264,7 @@ class MethodFigures:
             return np.asarray(np.mean(wide, axis=0))
 
         means: dict[str, dict[str, Estimate]] = {}
-        for method in groups[0].estimates:
-            if not all(method in group.estimates for group in groups):
-                continue
+        for method in (name for name in groups[0].estimates if all(name in group.estimates for group in groups)):
             means[method] = {}
             for name in groups[0].estimates[method]:
                 each = [group.estimates[method][name] for group in groups]

@@ -23,7 +23,7 @@ from sira_cli.demo.labelled import scene_report
 from sira_cli.demo.questions import held_out
 from sira_cli.demo.scenes import VALIDATION_SEEDS, render
 from sira_cli.errors import DataError
-from sira_cli.eval.coco import HEADS
+from sira_cli.eval.chair import HEADS
 from sira_cli.look.second_look import SecondLook
 from sira_cli.look.words import shipped
 from sira_cli.models import presets

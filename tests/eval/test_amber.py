@@ -15,9 +15,8 @@ import numpy as np
 import pytest
 
 from sira_cli.errors import DataError, SettingsError
-from sira_cli.eval.amber import Judged, Lexicon, opened
+from sira_cli.eval.amber import EQUAL, OFFICIAL, Judged, Lexicon, Similarity, find_similarity, opened, vectors
 from sira_cli.eval.benchmark import ONE_WORD, Ask, Asking
-from sira_cli.eval.similarity import EQUAL, OFFICIAL, Similarity, find_similarity, vectors
 from tests.support.eval.amber_data import ANSWERED, QUESTIONS, RELATION, SAID, benchmark, figures, lay_out, near
 from tests.support.eval.writing import save
 

@@ -11,8 +11,7 @@ import pytest
 
 from sira_cli.errors import DataError, SettingsError
 from sira_cli.eval.benchmark import Ask
-from sira_cli.eval.chair import PROMPT, Chair, read_ids
-from sira_cli.eval.coco import HEADS, find_truth, image_of, mentions
+from sira_cli.eval.chair import HEADS, PROMPT, Chair, find_truth, image_of, mentions, read_ids
 from sira_cli.eval.figures import text_counts
 from sira_cli.language import CHAIR_WORDS, singular, tokens
 from tests.support.eval import language_data

@@ -13,11 +13,11 @@ import pytest
 from sira_cli import methods
 from sira_cli.errors import PictureError, SettingsError
 from sira_cli.eval.benchmark import ONE_WORD
-from sira_cli.eval.evaluation import Evaluation, PartStarted, methods_of, with_controls
+from sira_cli.eval.evaluation import Evaluation, methods_of, with_controls
 from sira_cli.eval.pope import Pope
 from sira_cli.methods import METHODS
 from sira_cli.pictures.sources import FileSource
-from sira_cli.run.events import Finished, Skipped
+from sira_cli.run.events import Finished, Skipped, StageStarted
 from sira_cli.run.ledger import Ledger
 from sira_cli.run.lvlm import Lvlm
 from tests.support.eval.writing import SPLITS, lines, read, rows, save, values
@@ -324,10 +324,10 @@ def test_events_come_method_by_method_and_who_stops_listening_may_go_on_later(ev
     events = list(whole.events(lvlm))
     assert capsys.readouterr() == ("", "")
     total = events[0].total
-    assert [event for event in events if isinstance(event, PartStarted)] == [
-        PartStarted(method, "pope", total) for method in ("greedy", "sira")
+    assert [event for event in events if isinstance(event, StageStarted)] == [
+        StageStarted(f"{method} pope", total) for method in ("greedy", "sira")
     ]
-    assert [type(event) for event in events] == 2 * [PartStarted, *total * [Finished]]
+    assert [type(event) for event in events] == 2 * [StageStarted, *total * [Finished]]
     assert whole.not_run == {"greedy+apc": "greedy"}
     first = evaluation(output=tmp_path).events(lvlm)
     done = sum(isinstance(next(first), Finished) for _ in range(5))
@@ -348,7 +348,7 @@ def test_a_model_is_loaded_only_where_an_answer_is_missing(evaluation, lvlm, tmp
     list(whole.events(load))
     events = list(again.events(load))
     assert loaded == [2]  # with the files locked
-    assert {type(event) for event in events} == {PartStarted, Skipped}
+    assert {type(event) for event in events} == {StageStarted, Skipped}
     assert figures(again) == figures(whole)
     with pytest.raises(SettingsError, match="holds records of another configuration"):
         list(evaluation(output=tmp_path, dtype="bfloat16").events(load))

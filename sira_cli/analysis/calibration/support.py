@@ -23,8 +23,7 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 
 from sira_cli.errors import DataError
-from sira_cli.eval.chair import Chair
-from sira_cli.eval.coco import HEADS, image_of
+from sira_cli.eval.chair import HEADS, Chair, image_of
 from sira_cli.look.words import Thing, WordList, shipped
 from sira_cli.pictures.rows import brief, read_json, read_rows
 from sira_cli.run.records import Report

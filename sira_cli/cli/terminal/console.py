@@ -234,7 +234,6 @@ def run_records(events: Generator[Event, None, None], output: Output) -> Iterato
 
 def show_stages(events: Generator[Any, None, None], pictures: int = 1) -> int:
     """Show the events of stages or parts: a bar each, each failure once; return how many pictures were not measured."""
-    from sira_cli.eval.evaluation import PartStarted
     from sira_cli.run.events import Advanced, Failed, FailedPicture, Halved, StageStarted
 
     reported: set[str] = set()  # locations of pictures
@@ -242,7 +241,7 @@ def show_stages(events: Generator[Any, None, None], pictures: int = 1) -> int:
     with ExitStack() as bars, closing(events):
         progress = Progress(silent=True)
         for event in events:
-            if isinstance(event, StageStarted | PartStarted):
+            if isinstance(event, StageStarted):
                 bars.close()
                 reported.clear()
                 progress = bars.enter_context(Progress.shown(event.stage, event.total))

@@ -5,8 +5,7 @@ from __future__ import annotations
 import zlib
 from pathlib import Path
 
-from sira_cli.eval.amber import Amber
-from sira_cli.eval.similarity import Similarity
+from sira_cli.eval.amber import Amber, Similarity
 from tests.support.eval.writing import save
 
 RELATION = {
