@@ -10,10 +10,9 @@ import torch
 from sira_cli.core.rules import cut_offs_kept, plausible
 from sira_cli.demo.questions import held_out, mentions
 from sira_cli.demo.scenes import VALIDATION_SEEDS, render
-from sira_cli.look.claims import Verify
 from sira_cli.look.guide import Guide, GuideMask, GuideRules, NameTokens, Place, sentence_spans, whole_sentences
 from sira_cli.look.guiding import captions
-from sira_cli.look.words import WordList, shipped
+from sira_cli.look.words import shipped
 from sira_cli.models.progress import Trail
 from sira_cli.run.task import Caption
 from tests.support.helpers import learned_vocabulary, under
@@ -65,18 +64,6 @@ def test_words_that_are_one_token_are_known_in_every_kind_of_tokenizer(kind):
             assert (data.strip().lower() in ruled_out) == (named != ["dog"]), data
 
 
-def test_articles_and_numbers_agree(lvlm):
-    tokens, every = NameTokens(lvlm.vocabulary, shipped()), frozenset({"dog", "umbrella", "apple"})
-
-    def names(text):
-        may, _ = tokens.split(every, frozenset(), Place.at_the_end(text))
-        return {lvlm.vocabulary.data(int(token)).decode().strip() for token in may}
-
-    assert names("There is a") == {"dog", "puppy"} & names("Here:")
-    assert names("There is an") == {"umbrella", "apple"}
-    assert names("There are two") == {"dogs", "umbrellas", "apples"}
-
-
 def test_captions_share_the_rows_of_the_picture_and_the_first_is_the_methods_own(lvlm):
     pictures, prompts = [picture_of(seed) for seed in SCENES[:2]], [lvlm.preset.prompts.caption] * 2
     inputs, seeds = lvlm.to_device(lvlm.prepare(pictures, prompts)), lvlm.text_seeds(["a", "b"], prompts)
@@ -99,13 +86,6 @@ def test_an_object_is_not_introduced_twice_whatever_tokens_its_name_has(rules, n
     assert guide.first(f"{text} {name}.", ended=True) == (len(text) + 1, len(text) + 1 + len(name))
     assert guide.first(f"{text} ball.", ended=True)[0] == len(text) + 1
     assert guide.first(text, ended=False) is None
-
-
-def test_own_words_are_the_only_ones(lvlm):
-    look = Verify(mode="guide", words=WordList.of(["book, volume"], "mine"), min_support=0.5)
-    result = under(lvlm, "greedy").caption(picture_of(SCENES[0]), verify=look)
-    assert [claim["thing"] for claim in result.candidates] == ["book"]
-    assert result.text.count("book") == 1
 
 
 @pytest.mark.parametrize(

@@ -19,7 +19,7 @@ from sira_cli.look import second_look
 from sira_cli.look.claims import ObjectFinder, Verify
 from sira_cli.look.guiding import GivenTokens
 from sira_cli.look.second_look import SecondLook, answer_tokens
-from sira_cli.look.words import Asked, Thing, WordList
+from sira_cli.look.words import Asked, Thing
 from sira_cli.models import presets
 from sira_cli.models.progress import Start, Trail
 from tests.support import checkpoints
@@ -120,13 +120,6 @@ def test_a_model_that_answers_neither_yes_nor_no(demo, monkeypatch, far):
     assert claim.support == pytest.approx(odds / (1 + odds), abs=1e-5)
     probabilities = logits[0].double().softmax(0)
     assert claim.neither == pytest.approx(1 - probabilities[yes + no].sum().item(), abs=1e-6)
-
-
-def test_ones_own_words(demo):
-    check = demo.check(CHELSEA, "Eine Katze.", words=WordList.of(["Katze"], "deutsch"))
-    assert [claim.thing for claim in check.objects] == ["katze"]
-    assert check.words.startswith("deutsch ")
-    assert check.objects[0].to_json()["spans"] == [[5, 10]]
 
 
 def test_the_words_of_another_language_are_a_key_of_a_preset(demo):

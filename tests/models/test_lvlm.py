@@ -314,11 +314,6 @@ def test_a_picture_may_be_bytes_a_stream_an_image_or_an_array(lvlm):
     assert open_picture(grey).image.getpixel((1, 2)) == (9, 9, 9)
 
 
-def test_a_model_says_what_it_is(demo):
-    assert repr(demo) == "<Lvlm demo: sira, K = 7 of 8, alpha = 0.5, float32 on cpu>"
-    assert repr(demo.under(METHODS["greedy+apc"])) == "<Lvlm demo: greedy+apc, float32 on cpu>"
-
-
 def test_load_shows_no_progress_bar_and_leaves_those_of_others(capsys):
     logging.enable_progress_bar()
     load("demo")

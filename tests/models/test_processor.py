@@ -9,13 +9,11 @@ from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 import torch
 from PIL import Image
 from transformers import AutoConfig, AutoModelForImageTextToText, AutoProcessor
-from transformers.models.clip.image_processing_pil_clip import CLIPImageProcessorPil
 
 from sira_cli import load
 from sira_cli.core.image_tokens import ImageTokens
@@ -24,7 +22,7 @@ from sira_cli.methods.prompts import Conversation, Turn
 from sira_cli.models import presets
 from sira_cli.models import processor as loaded
 from sira_cli.models.preset import ImageSettings, Preset
-from sira_cli.models.processor import chat_inputs, check_pictures, load_processor
+from sira_cli.models.processor import chat_inputs, load_processor
 from tests.support import layouts
 from tests.support.checkpoints import ALL
 
@@ -173,23 +171,6 @@ def test_no_processor_makes_a_giant(family, checkpoint_of, monkeypatch, resized)
             chat_inputs(processor, "paligemma", [Image.new("RGB", size)], ["What is this?"])
     chat_inputs(processor, "paligemma", [Image.new("RGB", (640, 480))], ["What is this?"])
     assert resized
-
-
-def check(images: object, width: int, height: int) -> None:
-    picture = SimpleNamespace(size=(width, height), width=width, height=height)
-    check_pictures(SimpleNamespace(image_processor=images), [picture])
-
-
-@pytest.mark.parametrize(("width", "height"), [(3, 200), (200, 3)])
-def test_the_refusal_names_the_size_that_transformers_would_make(width, height, monkeypatch, resized):
-    processor = CLIPImageProcessorPil(size={"shortest_edge": 56}, crop_size={"height": 56, "width": 56})
-    processor(Image.new("RGB", (width, height)))
-    (made,) = resized
-    monkeypatch.setattr(loaded, "MOST", made[0] * made[1])
-    check(processor, width, height)
-    monkeypatch.setattr(loaded, "MOST", made[0] * made[1] - 1)
-    with pytest.raises(ValueError, match=f"its {width} x {height} pixels would become {made[0]:,} x {made[1]:,}, and"):
-        check(processor, width, height)
 
 
 EXAMPLES = sorted((Path(__file__).parents[2] / "examples").glob("*.png"))

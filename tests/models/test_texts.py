@@ -142,28 +142,12 @@ def test_tokens_follow_the_distribution_at_a_temperature():
     assert chisquare(counts[:4], 4000 * (expected / expected.sum()).numpy()).pvalue > 1e-3
 
 
-@pytest.mark.parametrize("temperature", [1e-300, 1e-40, 1e-9])
-def test_a_temperature_of_almost_nothing_takes_the_best_token(temperature):
-    scores = torch.tensor([[1.0, 2.0, 1.9], [-40.0, -60.0, -50.0]])
-    tokens = sampler([0, 1], Generation(temperature=temperature))(torch.zeros(2, 1), scores).argmax(-1)
-    assert tokens.tolist() == [1, 0]
-
-
 @pytest.mark.parametrize(
     ("cut", "left"), [({"top_p": 0.7}, {0, 1}), ({"top_k": 2}, {0, 1}), ({"min_p": 0.2}, {0, 1, 2})]
 )
 def test_cut_offs_are_those_of_transformers(cut, left):
     scores, settings = torch.tensor([[0.5, 0.3, 0.15, 0.05]]).log(), Generation(temperature=1.0, **cut)
     assert {int(sampler([seed], settings)(None, scores).argmax()) for seed in range(200)} == left
-
-
-def test_a_row_s_draws_are_its_own_and_go_on():
-    scores = torch.zeros(3, 1000)
-    together, alone = RowSampler([1, 2, 1]), RowSampler([2])
-    steps = [together(None, scores).argmax(dim=-1).tolist() for _ in range(5)]
-    assert [[row[1]] for row in steps] == [alone(None, scores[:1]).argmax(dim=-1).tolist() for _ in range(5)]
-    assert all(row[0] == row[2] for row in steps)
-    assert len({row[0] for row in steps}) == 5
 
 
 def test_a_token_that_is_ruled_out_is_never_picked_not_even_by_a_number_that_rounds_to_1(monkeypatch):

@@ -296,10 +296,3 @@ def test_texts_and_thoughts_are_told_apart(vocabularies, model, template, tail, 
         assert text[word.start : word.end] == word.text
         read = vocabulary.text(tokens[word.first : word.last])
         assert word.text in read or "<think>" in written  # a thought may stand inside of a word's tokens
-
-
-def test_an_answer_at_once_begins_outside_of_the_thought_that_other_prompts_open(vocabularies):
-    parser = ReasoningParser(vocabularies["qwen3"], ALWAYS_THINKING, "<think>\n")
-    tokens = vocabularies["qwen3"].encode("A cup.")
-    assert parser.parse(tokens).reasoning == "A cup."
-    assert parser.parse(tokens, at_once=True).text == "A cup."
