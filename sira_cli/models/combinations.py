@@ -11,7 +11,7 @@ from sira_cli.methods.base import Ability, Method
 from sira_cli.models.preset import Preset
 from sira_cli.models.schema import Schema
 
-_REPETITION = {"repetition_penalty": 1, "no_repeat_ngram_size": 0}
+_REPETITION = ("repetition_penalty", "no_repeat_ngram_size")
 
 
 class Row(NamedTuple):
@@ -94,7 +94,7 @@ def check(
         "streams": streams,
         "engine": f"`engine=` {engine}" * bool(engine),
         "other_method": named * (method.name not in ("sira", "greedy")),
-        "repetition": next((f"`{name}=`" for name, off in _REPETITION.items() if getattr(generation, name) != off), ""),
+        "repetition": next((f"`{name}=`" for name in _REPETITION if name in preset.later()), ""),
         "loading": next((f"`{name}=`" for name in ("quantization", "attention") if getattr(preset.load, name)), ""),
         "thoughts": "`think=`" * bool(generation.think and schema is not None),
         "cut": "`beta=`" * (preset.sira_config.beta is not None and schema is not None),

@@ -1,8 +1,5 @@
 """The image features of the latest pictures, for the next question about the same picture.
 
-    question 1   pixels -> image encoder -> features -> decoder
-    question 2   the same pixels         -> features -> decoder
-
 Two pictures are the same if all numbers in the encoder's input are equal. Which part of the input is one picture is
 known of the families; features of other types are kept only if pictures are asked about one at a time.
 """

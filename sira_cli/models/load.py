@@ -170,9 +170,8 @@ def check_transformers() -> None:
     """Check that the fork is exact under the installed transformers; success is kept in the cache."""
     versions = f"transformers-{transformers.__version__}-torch-{torch.__version__}-{__version__}"
     kept = presets.cache() / "exact" / versions
-    with suppress(OSError):
-        if kept.is_file():
-            return
+    if kept.is_file():
+        return
     from sira_cli.core import selfcheck  # imports a model
 
     if (failure := selfcheck.failure()) is not None:

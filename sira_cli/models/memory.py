@@ -79,8 +79,7 @@ def peak_of_process() -> dict[str, int]:
 
 
 LOGITS = 6  # float32 numbers per vocabulary entry and text: both streams', their contrast, the picking of a token
-# Share of free memory, and the largest batch: on GPUs, where a full one raises an error and the batch is halved; and
-# elsewhere, where a full machine kills the process. A larger batch is hardly faster, with many pictures read ahead.
+# Share of free memory, and the largest batch: on GPUs, where the batch is halved if one is full; and elsewhere.
 CUDA, OTHERS = (0.9, 256), (0.5, 16)
 
 

@@ -1,9 +1,7 @@
 """What is done to a method's logits before a token is picked: sampling, penalties, tokens that are ruled out.
 
-Rows are sampled with separate random numbers: a text does not depend on the rest of its batch, or on earlier texts. A
-row's seed is derived from the run's seed, the picture and the prompt. So two pictures, or two questions about one
-picture, have independent draws, and a text can be reproduced alone, in a batch, under Ray and after a resume. Equal
-pictures with equal prompts have equal draws.
+A row's random numbers depend on the run's seed, the picture and the prompt alone: a text is the same alone, in a batch,
+under Ray and after a resume, and two pictures, or two questions about one, have independent draws.
 """
 
 from __future__ import annotations

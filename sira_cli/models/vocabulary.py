@@ -6,7 +6,7 @@ import functools
 import re
 import threading
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
 
 from transformers.convert_slow_tokenizer import bytes_to_unicode
@@ -91,22 +91,6 @@ class Vocabulary:
             text: str = self._tokenizer.decode(list(tokens), skip_special_tokens=True)
         return text
 
-    def words(self, tokens: Sequence[int], cuts: Sequence[tuple[int, int]] = ()) -> list[Word]:
-        """Return the words of the stripped text, each with its tokens."""
-        text, spans = self.text(tokens), self.spans(tokens)
-        for start, end in reversed(cuts):
-            text, removed = text[:start] + text[end:], end - start
-            moved = [[place if place <= start else max(place, end) - removed for place in span] for span in spans]
-            spans = [(first, last) for first, last in moved]
-        margin = len(text) - len(text.lstrip())
-        words = []
-        for match in re.finditer(r"\S+", text):
-            steps = [step for step, (start, end) in enumerate(spans) if start < match.end() and end > match.start()]
-            if steps:
-                start, end = match.start() - margin, match.end() - margin
-                words.append(Word(match[0], start, end, steps[0], steps[-1] + 1))
-        return words
-
     def spans(self, tokens: Sequence[int]) -> list[tuple[int, int]]:
         """Return each token's place in the text; for a part of a character, the place of the whole one."""
         ends = [len(self.text(tokens[: count + 1]).rstrip("�")) for count in range(len(tokens))]
@@ -152,6 +136,9 @@ class EndTokens:
         """Cut off the padding of a shorter text in a batch; the end token stays."""
         ends = (index for index, token in enumerate(tokens) if token in self.ids)
         return tokens[: next(ends, len(tokens)) + 1]
+
+
+Cuts = list[tuple[int, int]]  # parts to cut out of a text: start and end in characters
 
 
 class Markers(NamedTuple):
@@ -207,8 +194,8 @@ class ReasoningParser:
         self.closing = {token: each for each in MARKERS if (token := vocabulary.token(each.closing)) is not None}
         self.frames = {token for frame in FRAMES if (token := vocabulary.token(frame)) is not None}
         self.written = tuple(each for each in MARKERS if each not in self.closing.values())  # no token closes them
-        self._named = [each for each in self.written if each.closing in template]
-        self._framed = [frame for frame in FRAMES if frame in template and vocabulary.token(frame) is None]
+        self.named = [each for each in self.written if each.closing in template]
+        self.framed = [frame for frame in FRAMES if frame in template and vocabulary.token(frame) is None]
 
     def begin(self, *, at_once: bool = False) -> Parsing:
         """Return an empty text; `at_once`: it begins with the answer, even if other prompts open a thought."""
@@ -222,62 +209,18 @@ class ReasoningParser:
         return parsing.parsed()
 
     def words(self, tokens: Sequence[int], *, at_once: bool = False) -> list[Word]:
-        """Return the words of the text without thoughts, as `Vocabulary.words`; `at_once` as for `begin`."""
-        parsed = self.parse(tokens, at_once=at_once)
-        return [
-            replace(word, first=parsed.steps[word.first], last=parsed.steps[word.last - 1] + 1)
-            for word in self.vocabulary.words([tokens[step] for step in parsed.steps], parsed.cuts)
-        ]
-
-    def separated(
-        self, text: str, begins_in: Markers | None, *, thought: bool, final: bool
-    ) -> tuple[list[str], list[tuple[int, int]], bool, int]:
-        """Find the markers that are written out in a text; `thought`: one with marker tokens came before it.
-
-        Return the thoughts, the parts to cut out of the text, whether it ends inside a thought, and how often a closing
-        marker came alone.
-        """
-        begins = "" if begins_in else text.lstrip()
-        marks = {
-            mark: each
-            for each in self.written
-            if each in self._named or each == begins_in or begins.startswith(each.opening)
-            for mark in (each.opening, each.closing)
-        }
-        cuts, thoughts, retracted = list[tuple[int, int]](), list[str](), 0
-        inside, start, place = begins_in, 0, 0  # start of the current thought, marker included; end of the settled part
-        while True:
-            frames = FRAMES if thought or thoughts or inside else self._framed
-            if inside:
-                end = text.find(inside.closing, place)
-                after = len(text) if end < 0 else end + len(inside.closing)
-                thoughts.append(text[place : after if end < 0 else end].lstrip().removeprefix(inside.opening))
-                cuts.append((start, after))
-                if end < 0:
-                    break
-                inside, place = None, after
-                continue
-            found = [(at, mark) for mark in (*marks, *frames) if (at := text.find(mark, place)) >= 0]
-            if not found:
-                break
-            at, mark = min(found)
-            place = at + len(mark)
-            if mark in FRAMES:
-                cuts.append((at, place))
-            elif mark == marks[mark].opening:
-                inside, start = marks[mark], at
-            else:  # a closing marker alone: it was a thought from the start
-                thoughts.append(_without(text[:at], cuts))
-                cuts, retracted = [(0, place)], retracted + 1
-        if not final:  # an end that may begin a marker
-            expected = [each.opening for each in self.written if not begins_in and each.opening.startswith(begins)]
-            parts = (mark[:size] for mark in (*marks, *frames, *expected) for size in range(1, len(mark)))
-            held = max((len(part) for part in parts if text.endswith(part)), default=0)
-            if inside:
-                thoughts[-1] = thoughts[-1][: len(thoughts[-1]) - held]
-            elif held:
-                cuts.append((len(text) - held, len(text)))
-        return thoughts, cuts, inside is not None, retracted
+        """Return the words of the stripped text without thoughts, each with its tokens; `at_once` as for `begin`."""
+        parsed, words = self.parse(tokens, at_once=at_once), list[Word]()
+        own = [tokens[step] for step in parsed.steps]
+        text, spans = self.vocabulary.text(own), [[*span] for span in self.vocabulary.spans(own)]
+        for start, end in reversed(parsed.cuts):
+            text, cut = text[:start] + text[end:], end - start
+            spans = [[place if place <= start else max(place, end) - cut for place in span] for span in spans]
+        margin, places = len(text) - len(text.lstrip()), [*zip(parsed.steps, spans, strict=True)]
+        for match in re.finditer(r"\S+", text):
+            if steps := [step for step, (start, end) in places if start < match.end() and end > match.start()]:
+                words.append(Word(match[0], match.start() - margin, match.end() - margin, steps[0], steps[-1] + 1))
+        return words
 
 
 class Parsing:
@@ -315,9 +258,7 @@ class Parsing:
         vocabulary = self._parser.vocabulary
         plain, thoughts = vocabulary.text(self._tokens), [*self._thoughts, self._thought(final)]
         plain = plain if final else plain.rstrip("�")  # a part of a character
-        written, cuts, inside, retracted = self._parser.separated(
-            plain, self._written, thought=any(thoughts), final=final
-        )
+        written, cuts, inside, retracted = self._separated(plain, thought=any(thoughts), final=final)
         spans = vocabulary.spans(self._tokens) if final and written else []
         removed = sum(any(start <= first and last <= end for start, end in cuts) for first, last in spans)
         return Parsed(
@@ -329,6 +270,49 @@ class Parsing:
             cuts=tuple(cuts),
             retracted=self._retracted + retracted,
         )
+
+    def _separated(self, text: str, *, thought: bool, final: bool) -> tuple[list[str], Cuts, bool, int]:
+        """Find the markers that are written out in a text; `thought`: one with marker tokens came before it.
+
+        Return the thoughts, the parts to cut out, whether it ends inside a thought, and the closing markers alone.
+        """
+        parser, begun, begins = self._parser, self._written, "" if self._written else text.lstrip()
+        known = [each for each in parser.written if each in (*parser.named, begun) or begins.startswith(each.opening)]
+        marks = {mark: each for each in known for mark in (each.opening, each.closing)}
+        cuts, thoughts, retracted = Cuts(), list[str](), 0
+        inside, start, place = begun, 0, 0  # start of the current thought, marker included; end of the settled part
+        while True:
+            frames = FRAMES if thought or thoughts or inside else parser.framed
+            if inside:
+                end = text.find(inside.closing, place)
+                after = len(text) if end < 0 else end + len(inside.closing)
+                thoughts.append(text[place : after if end < 0 else end].lstrip().removeprefix(inside.opening))
+                cuts.append((start, after))
+                if end < 0:
+                    break
+                inside, place = None, after
+                continue
+            found = [(at, mark) for mark in (*marks, *frames) if (at := text.find(mark, place)) >= 0]
+            if not found:
+                break
+            at, mark = min(found)
+            place = at + len(mark)
+            if mark in FRAMES:
+                cuts.append((at, place))
+            elif mark == marks[mark].opening:
+                inside, start = marks[mark], at
+            else:  # a closing marker alone: it was a thought from the start
+                thoughts.append(_without(text[:at], cuts))
+                cuts, retracted = [(0, place)], retracted + 1
+        if not final:  # an end that may begin a marker
+            expected = [each.opening for each in parser.written if not begun and each.opening.startswith(begins)]
+            parts = (mark[:size] for mark in (*marks, *frames, *expected) for size in range(1, len(mark)))
+            held = max((len(part) for part in parts if text.endswith(part)), default=0)
+            if inside:
+                thoughts[-1] = thoughts[-1][: len(thoughts[-1]) - held]
+            elif held:
+                cuts.append((len(text) - held, len(text)))
+        return thoughts, cuts, inside is not None, retracted
 
     def _thought(self, final: bool) -> str:
         """Return the newest thought; unless `final`, nothing while it may be a part of the label."""
