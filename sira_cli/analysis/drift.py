@@ -127,7 +127,7 @@ def measure_drift(lvlm: LoadedModel, image: Image.Image, prompt: str) -> dict[st
 
 
 class DriftTask(Task[dict[str, Divergence]]):
-    """The divergences of each picture, one picture at a time."""
+    """The divergences of each picture, from its samples."""
 
     def inputs(self, lvlm: LoadedModel, items: Sequence[Item[Any]], images: Sequence[Any]) -> Any:
         """Return the pictures' samples."""

@@ -305,9 +305,15 @@ class SweepReport(ModelReport):
                 caption = units[CAPTION_UNIT.format(picture, cell.k)][number]
                 tallies[cell.name].counts[picture] = questions.count_caption(picture, caption)
             groups[""] = counted.compare_captions(tallies)
-        splits = {
-            f"{split} ": counted.compare_answers(_answers_of(split, answered, cells)) for split in questions.splits
-        }
+        splits = dict[str, MethodFigures]()
+        for split in questions.splits:
+            tallies = {cell.name: Tally() for cell in cells}
+            for number, (question, texts) in enumerate(answered):
+                for time, (tally, text) in itertools.product(
+                    range(question.splits.count(split)), zip(tallies.values(), texts, strict=True)
+                ):
+                    tally.add(question.picture, f"{number} {time}", *counted.count_answer(text, question.expected))
+            splits[f"{split} "] = counted.compare_answers(tallies)
         groups |= {**splits, "mean ": MethodFigures.mean(list(splits.values()))}
         rows = tuple(
             SettingRow(
@@ -409,13 +415,3 @@ class SweepReport(ModelReport):
         measured = f"{self.questions:,} questions, {self.pictures:,} pictures"
         plot.suptitle(f"{self.preset or self.model}: {measured}, 95 % intervals; dashed: greedy")
         return plot
-
-
-def _answers_of(split: str, answered: Sequence[tuple[Question, list[str]]], cells: Sequence[Cell]) -> dict[str, Tally]:
-    """Count the answers of one split, by cell."""
-    tallies = {cell.name: Tally() for cell in cells}
-    for number, (question, texts) in enumerate(answered):
-        for time in range(question.splits.count(split)):
-            for tally, text in zip(tallies.values(), texts, strict=True):
-                tally.add(question.picture, f"{number} {time}", *counted.count_answer(text, question.expected))
-    return tallies

@@ -147,34 +147,6 @@ def test_records_that_cannot_be_used(tmp_path, lines, message):
         read_captions([write(tmp_path / "captions.jsonl", *lines)])
 
 
-@pytest.mark.slow
-def test_files_and_scenes_give_the_same(sira, tmp_path):
-    """From pictures in COCO's format, by the commands; against the same scenes labelled by what was drawn."""
-    scenes = [held_out(seed) for seed in VALIDATION_SEEDS[60:64]]
-    export(scenes, tmp_path / "scenes")
-    records, preset = tmp_path / "captions.jsonl", tmp_path / "mine.yaml"
-    command = ("caption", tmp_path / "scenes/images", "-p", "demo", "-o", records, "--verify", "flag")
-    assert sira(*command, "-b", 4, "-q")[0] == 0
-    command = ("calibrate", "support", records, "--labels", tmp_path / "scenes/coco", "-p", "demo")
-    code, out, err = sira(*command, "--json", "--write-preset", preset)
-    assert code == 0
-    found, lvlm = json.loads(out), load("demo", method="sira")
-    there, absent, others = [], [], []
-    for scene in scenes:
-        image = render(scene)[0]
-        for claim in lvlm.check(image, lvlm.caption(image).text).objects:
-            kind = others if claim.thing not in HEADS else there if claim.thing in scene.objects else absent
-            kind.append(claim.support)
-    counts = [found["pictures"], *found["objects"].values(), found["unknown"]]
-    assert counts == [len(scenes), len(there), len(absent), len(others)]
-    assert found["threshold"] == pytest.approx(min(there), abs=0.0011)  # 3 % of so few is none
-    assert presets.read(preset).verify.min_support == found["threshold"]
-    assert "mine.yaml: min_support = " in err
-    assert sira(*command, "--write-preset", preset)[0] == 2
-    code, out, _ = sira(*command)
-    assert (code, f"min_support = {found['threshold']:g}" in out) == (0, True)
-
-
 def test_scenes_without_files(sira):
     code, out, _ = sira("calibrate", "support", "-p", "demo", "--limit", 3, "--json", "-q")
     assert (code, json.loads(out)) == (0, json.loads(scene_report(load("demo", method="sira"), 3).to_json()))

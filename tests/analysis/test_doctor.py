@@ -9,9 +9,7 @@ from types import SimpleNamespace
 import psutil
 import pytest
 
-from sira_cli import load
 from sira_cli.analysis import doctor
-from sira_cli.analysis.bench.measure import bench
 from sira_cli.analysis.doctor import PresetFit, extras, recommend, vllm_state
 from sira_cli.cli.terminal.console import announce
 from sira_cli.errors import SettingsError
@@ -39,17 +37,6 @@ def test_the_shipped_sizes_are_those_of_the_models(name):
 
 def test_nearly_all_presets_have_a_size():
     assert {*presets.available()} - {*KNOWN} == {"demo", "llava-onevision-7b", "molmo2-8b"}
-
-
-def test_numbers_of_a_model_that_runs():
-    """Weights are those in memory, and a column is that which a run's cache has for each token."""
-    lvlm = load("demo")
-    size = sizes.size_of(lvlm.preset, lvlm.model.config.to_dict(), 64, 64)
-    assert size.weights == sum(weight.numel() for weight in lvlm.model.parameters())
-    (report,) = bench(lvlm, [], lengths=[8], batches=[1], runs=1, image_tokens=64)
-    (row,) = report.rows
-    assert row.cache_bytes == 4 * size.column * (row.prompt_tokens + 8 - 1)
-    assert (size.k_share, size.weights > size.layers) == (round(7 / lvlm.layers, 3), True)
 
 
 @pytest.fixture

@@ -220,10 +220,3 @@ def test_names_and_texts_of_every_kind(tmp_path):
 @pytest.mark.parametrize("name", ["touch x|", "a\nb.jpg"])
 def test_names_that_would_be_read_otherwise_are_refused(name):
     assert _UNNAMABLE.search(name)
-
-
-def test_a_sidecar_of_another_kind_stays(tmp_path):
-    (tmp_path / "a.jpg.xmp").write_bytes(b"no XMP")
-    (tmp_path / "args").write_text("\n".join(arguments(picture(tmp_path), record())) + "\n")
-    subprocess.run([EXIFTOOL, "-@", tmp_path / "args"], capture_output=True, check=False)
-    assert (tmp_path / "a.jpg.xmp").read_bytes() == b"no XMP"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from pathlib import Path
 
 import jsonschema
@@ -13,9 +12,8 @@ from safetensors.torch import load_file
 
 from sira_cli import load
 from sira_cli.analysis.trace.read import read_traces
-from sira_cli.analysis.trace.run import TraceOutput, read_texts, run_traces
+from sira_cli.analysis.trace.run import TraceOutput, run_traces
 from sira_cli.analysis.trace.task import Trace
-from sira_cli.errors import DataError
 from sira_cli.look.claims import Verify
 from sira_cli.pictures.picture import Picture
 from sira_cli.pictures.sources import located, open_picture
@@ -115,17 +113,6 @@ def test_a_second_look_is_that_of_check(demo, forced):
     same = {name: value for name, value in end.items() if name not in ("objects", "verify")}
     assert same | {"duration_ms": 0} == plain[-1] | {"duration_ms": 0}
     assert looked[:-1] == plain[:-1]
-
-
-def test_a_second_look_by_the_command(sira, tmp_path):
-    (tmp_path / "words.txt").write_text("dog\nlamp\n")
-    command, out = ("trace", EXAMPLES[0], "-p", "demo", "--min-support", 0.9), tmp_path / "trace.jsonl"
-    more = ("--force", "A dog, a cat.", "--verify", "flag", "--objects", tmp_path / "words.txt", "--top-k", 1)
-    assert sira(*command, *more, "-o", out)[::2] == (0, "")
-    (trace,) = read_traces(out)
-    assert ([claim.thing for claim in trace.end.objects], trace.end.verify.min_support) == (["dog"], 0.9)
-    code, _, err = sira(*command)
-    assert (code, "also give --verify" in err) == (2, True)
 
 
 @pytest.mark.parametrize("method", ["sira", "greedy"])
@@ -257,22 +244,6 @@ def test_the_command_writes_one_file_or_a_tree_and_tries_what_failed_again(sira,
     assert sira("trace", "in", "-r", "-m", "no/such-model", "--offline", "--output-dir", "traces") == (0, "", "")
 
 
-def test_a_trace_that_fails_on_the_way_is_tried_again(sira, tmp_path, monkeypatch):
-    command, file = ("trace", EXAMPLES[0], "--preset", "demo", "--max-new-tokens", 2), tmp_path / "all.jsonl"
-    targets = (["--output-dir", tmp_path / "traces"], ["-o", file])
-    with monkeypatch.context() as patch:
-        patch.setattr("sira_cli.analysis.trace.task.Recorder.end", lambda *_: 1 / 0)
-        for target in targets:
-            code, _, err = sira(*command, *target)
-            assert (code, "division by zero" in err) == (3, True)
-    assert [path for path in tmp_path.rglob("*") if path.is_file()] == [file]
-    assert [line["type"] for line in read(file)] == ["end"]
-    for target in targets:
-        assert sira(*command, *target)[0] == 0
-    for written in (file, *(tmp_path / "traces").rglob("*.trace.jsonl")):
-        assert [line["type"] for line in read(written)] == ["run", *2 * ["token"], "end"]
-
-
 def test_a_file_of_traces_goes_on_where_a_run_stopped(sira, tmp_path, monkeypatch):
     def content() -> list[dict]:
         return [line | {"duration_ms": 0} for line in read(file)]
@@ -320,20 +291,6 @@ def test_captions_are_scored_and_told_apart(sira, tmp_path):
     prompts = [line["prompt"] for line in lines if line["type"] == "run"]
     assert prompts == ["What is this?", "Please describe this image in detail."]
     assert [line["text"] for line in lines if line["type"] == "end"] == ["There is a cat.", "A farm with cows."]
-
-
-def test_pictures_of_records_are_found_again_and_texts_are_strings(tmp_path):
-    name, text = b"\\a\xff.png", "one\u2028two\x85four\x0cfive\rseven"
-    picture = located(str(tmp_path / os.fsdecode(name)))
-    Path(picture.location).write_bytes(name)
-    record = {"file_name": picture.name_in(tmp_path), "text": text, "prompt": text}
-    file = tmp_path / "captions.jsonl"
-    file.write_bytes(2 * (json.dumps(record, ensure_ascii=False).encode() + b"\n"))
-    assert [(one.read(), one.caption, one.prompt) for one in read_texts(file)] == 2 * [(name, text, text)]
-    for field in ("text", "caption", "prompt", "file_name"):
-        file.write_text(json.dumps({"file_name": "a.png", "text" if field != "caption" else "x": "A cat.", field: 7}))
-        with pytest.raises(DataError, match=f"captions.jsonl: line 1: {field} is not text"):
-            read_texts(file)
 
 
 @pytest.mark.parametrize(

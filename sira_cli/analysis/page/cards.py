@@ -154,7 +154,10 @@ class Card:
             for first, last in thing.steps
             for step in range(first, last)
         }
-        groundings = _groundings(trace)
+        groundings: list[float | None] = [None] * len(tokens)  # of the token's word, if it has content
+        for _, word in telling:
+            for step in _own_steps(trace, [word]):
+                groundings[step] = word.grounding
         self.pieces: list[tuple[str, Markup, str, str]] = []  # white space, HTML, CSS classes, numbers in a line
         rows = []
         for token, html, grounding in zip(tokens, token_texts(tokens), groundings, strict=True):
@@ -166,32 +169,11 @@ class Card:
             if thing and thing.degree:  # brackets enclose what a second look does not support
                 marks += " unsupported" + " begins" * begins + " ends" * ends
             text = html.lstrip(" ") or html
-            about = (
-                f"{label(token).strip()}: delta {token.delta:+.2f} (full {token.full.logit:.2f}, CF "
-                f"{token.cf.logit:.2f}), rank {token.full.rank} full, {token.cf.rank} CF, {token.contrast.rank} "
-                f"contrast, KL {token.kl:.3f}"
-            )
+            about = f"{label(token).strip()}: delta {token.delta:+.2f}, KL {token.kl:.3f}"
             self.pieces.append((" " * (len(html) - len(text)), text, marks, about))
             rows.append(_row_of(token, grounding, thing))
         known = [(grounding, step) for step, grounding in enumerate(groundings) if grounding is not None]
         self.data = {"first": min(known)[1] if known else 0, "tokens": rows}
-
-
-def _groundings(trace: TracedText) -> list[float | None]:
-    """Return for each token the grounding of its word; None for words without content.
-
-    In an interrupted or failed trace, which has no words, each token counts as a word.
-    """
-    if trace.end is None or not trace.end.words:
-        return [
-            math.exp(token.contrast.logprob) if says_something(token.token) and not token.special else None
-            for token in trace.tokens
-        ]
-    found: list[float | None] = [None] * len(trace.tokens)
-    for word in filter(lambda word: says_something(word.word), trace.end.words):
-        for step in _own_steps(trace, [word]):
-            found[step] = word.grounding
-    return found
 
 
 def _own_steps(trace: TracedText, words: Iterable[TracedWord]) -> list[int]:
@@ -206,10 +188,10 @@ def _things(trace: TracedText) -> list[Thing] | None:
         return None
     things = []
     for claim in end.objects:
-        mentions = (
-            [word for word in end.words if word.start < stop and word.end > start] for start, stop in claim.spans
-        )
-        steps = [(own[0], own[-1] + 1) for words in mentions if (own := _own_steps(trace, words))]
+        steps = []
+        for start, stop in claim.spans:
+            if own := _own_steps(trace, [word for word in end.words if word.start < stop and word.end > start]):
+                steps.append((own[0], own[-1] + 1))
         things.append(Thing(claim, doubt(claim.support, end.verify.min_support), steps))
     return sorted(things, key=lambda thing: thing.claim.support)
 
@@ -217,10 +199,8 @@ def _things(trace: TracedText) -> list[Thing] | None:
 def _settings(trace: TracedText) -> dict[str, str]:
     run, end, settings = trace.run, trace.end, dict[str, str]()
     if run is not None:
-        sampling = "greedy"
-        if run.temperature:
-            sampling = f"temperature {run.temperature:g}, top-p {run.top_p:g}, seed {run.seed}"
-        sampling += f", at most {run.max_new_tokens} tokens"
+        drawn = f"temperature {run.temperature:g}, top-p {run.top_p:g}, seed {run.seed}"
+        sampling = f"{drawn if run.temperature else 'greedy'}, at most {run.max_new_tokens} tokens"
         settings = {
             "Method": run.method,
             "K": f"{run.k} of {run.layers} layers",
@@ -237,9 +217,8 @@ def _settings(trace: TracedText) -> dict[str, str]:
         }
     settings["Finished"] = f"no: interrupted after {len(trace.tokens)} tokens"
     if end is not None:
-        settings["Finished"] = (
-            f"{_FINISH[end.finish_reason]}; {end.output_tokens} tokens, {end.duration_ms / 1000:.1f} s"
-        )
+        ended, seconds = _FINISH[end.finish_reason], end.duration_ms / 1000
+        settings["Finished"] = f"{ended}; {end.output_tokens} tokens, {seconds:.1f} s"
     return {name: value for name, value in settings.items() if value}
 
 
