@@ -13,7 +13,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
@@ -67,14 +67,14 @@ class GuidedCaptions:
     ) -> list[Answer]:
         """Return guided captions, with the objects that were asked about."""
         lvlm, trail = self._lvlm, Trail(range(len(images)))
-        drafts = captions(lvlm, inputs, seeds, task=task, trail=trail)
+        texts, drafts, drafted = captions(lvlm, inputs, seeds, task=task, trail=trail)
         looks = self.look.at(images, inputs, trail)
-        begun = [self._begun(row, look, drafts.texts[row], drafts.tokens[row]) for row, look in enumerate(looks)]
-        todo = [each for each in begun if each.begun != drafts.tokens[each.row]]
-        new = Decoded(lvlm, inputs, seeds, task=task, trail=drafts.trail).go_on({each.row: each for each in todo})
+        begun = [self._begun(row, look, texts[row], drafts[row]) for row, look in enumerate(looks)]
+        todo = {each.row: each for each in begun if each.begun != drafts[each.row]}
+        new = Decoded(lvlm, inputs, seeds, task=task, trail=drafted).go_on(todo)
         answers = []
         for each, look, pictured, asked in zip(begun, looks, *lvlm.lengths(inputs), strict=True):
-            answer = lvlm.answer_of(new.get(each.row, drafts.tokens[each.row]), pictured, asked)
+            answer = lvlm.answer_of(new.get(each.row, drafts[each.row]), pictured, asked)
             whole = whole_sentences(answer.text)
             # Where its guide leaves no way on, a model may end a text within a sentence. One whose draft ends no
             # sentence writes without full stops.
@@ -234,17 +234,14 @@ def _reach(guide: Guide, tokens: Sequence[int], end: int, first: int = 0) -> int
     return next((n for n in counts if len(guide.text(tokens[:n]).rstrip("\ufffd")) >= end), len(tokens))
 
 
-class Captions(NamedTuple):
-    """Several captions of each of B pictures: the one under the settings in force, then samples."""
+def captions(
+    lvlm: LoadedModel, inputs: Any, seeds: Sequence[int], *, task: str, trail: Trail
+) -> tuple[list[list[str]], list[list[int]], Trail]:
+    """Caption each of B pictures under the settings in force, and in samples.
 
-    texts: list[list[str]]  # by picture
-    tokens: list[list[int]]  # of the first of each picture
-    trail: Trail  # of decoding the first ones, or the one that was given
-
-
-def captions(lvlm: LoadedModel, inputs: Any, seeds: Sequence[int], *, task: str, trail: Trail) -> Captions:
-    """Caption each of B pictures several times, the own caption and the samples as one batch that goes on from the
-    prompts, or one after the other under a method whose cache cannot be divided so."""
+    They are one batch that goes on from the prompts, or follow each other if a method's cache cannot be divided so.
+    Return the texts by picture, the tokens of the first ones, and their trail, or the one that was given.
+    """
     settings, guide = lvlm.preset.generation, lvlm.preset.guide
     count = guide.captions if Ability.SAMPLING in lvlm.decoder.abilities else 1
     # The first caption has the seed of the settings in force.
@@ -259,7 +256,7 @@ def captions(lvlm: LoadedModel, inputs: Any, seeds: Sequence[int], *, task: str,
         models = zip([lvlm, *[_at(lvlm, guide.heat)] * (count - 1)], zip(*drawn, strict=True), strict=True)
         each = [model.generate(inputs, seeds=own, task=task) for model, own in models]
         texts = [[lvlm.answer_of(tokens[row].tolist()).text for tokens in each] for row in range(len(seeds))]
-        return Captions(texts, [lvlm.ends.until_end(row) for row in each[0].tolist()], trail)
+        return texts, [lvlm.ends.until_end(row) for row in each[0].tolist()], trail
     own = sampler(seeds, settings) if settings.temperature > 0 else LogitsProcessorList()
     samples = sampler([seed for row in drawn for seed in row[1:]], Generation(temperature=guide.heat))
     start = replace(back[1], processors=(Mixed(count, own, samples),), stopping=(WithFirst(count, lvlm.ends.ids),))
@@ -268,7 +265,7 @@ def captions(lvlm: LoadedModel, inputs: Any, seeds: Sequence[int], *, task: str,
     decoded.end(tokens)
     ended = [lvlm.answer_of(row).text for row in tokens]
     texts = [ended[first : first + count] for first in range(0, len(ended), count)]
-    return Captions(texts, [lvlm.ends.until_end(row) for row in tokens[::count]], decoded)
+    return texts, [lvlm.ends.until_end(row) for row in tokens[::count]], decoded
 
 
 class WithFirst(StoppingCriteria):

@@ -156,7 +156,7 @@ class NounPhrases(WordList):
     """
 
     def __init__(self) -> None:
-        nlp, wordnet, base = _spacy(PIPELINE), _wordnet(), shipped()
+        (nlp, wordnet), base = _data(PIPELINE), shipped()
         version = f"{nlp.meta['lang']}_{nlp.meta['name']} {nlp.meta['version']}"
         super().__init__(base._groups, f"spacy/{_RULES} ({version}, WordNet {wordnet.get_version()})", base._guarded)
 
@@ -164,7 +164,7 @@ class NounPhrases(WordList):
         """Return the objects that a text names, in the order of their first mentions."""
         words = words_of(text)
         places = {character: place for place, (_, *span) in enumerate(words) for character in range(*span)}
-        named = [each for each in _heads(_spacy(PIPELINE)(text)) if not is_denied(words, places[each[0]], text)]
+        named = [each for each in _heads(_data(PIPELINE)[0](text)) if not is_denied(words, places[each[0]], text)]
         taken = {character for start, end, _ in named for character in range(start, end)}
         listed = [(*span, thing.name) for thing in super().things(text) for span in thing.spans]
         return self._things(sorted([*named, *(each for each in listed if taken.isdisjoint(range(*each[:2])))]))
@@ -283,7 +283,7 @@ def _longest(tokens: list[Token]) -> tuple[str, int]:
             return name, length
         if all(token.pos_ in ("NOUN", "PROPN") for token in part):
             for form in (name, plain):
-                if known := _wordnet().morphy(form.replace(" ", "_"), "n"):
+                if known := _data(PIPELINE)[1].morphy(form.replace(" ", "_"), "n"):
                     return known.replace("_", " "), length
     return "", 0
 
@@ -295,26 +295,18 @@ def _is_seen(name: str) -> bool:
     left_out = lists()["no_things"] | lists()["places"] | lists()["not_seen"]
     if not name or name.split()[-1] in left_out:  # also "dining room" and "city street"
         return False
-    senses = _wordnet().synsets(name.replace(" ", "_"), "n")[:_SENSES]
+    senses = _data(PIPELINE)[1].synsets(name.replace(" ", "_"), "n")[:_SENSES]
     return any(sense.lexname() in _SEEN for sense in senses)
 
 
 @functools.cache
-def _spacy(pipeline: str) -> Language:
+def _data(pipeline: str) -> tuple[Language, Any]:
+    """Return spaCy's pipeline, and NLTK's WordNet."""
     try:
         import spacy
-
-        return spacy.load(pipeline, exclude=["ner"])
-    except (ImportError, OSError, ValueError) as error:
-        raise SettingsError(f"noun phrases need spaCy and its {pipeline}: {_GET}") from error
-
-
-@functools.cache
-def _wordnet() -> Any:
-    try:
         from nltk.corpus import wordnet
 
         wordnet.ensure_loaded()
-    except (ImportError, LookupError, OSError) as error:
-        raise SettingsError(f"noun phrases need NLTK and its WordNet: {_GET}") from error
-    return wordnet
+        return spacy.load(pipeline, exclude=["ner"]), wordnet
+    except (ImportError, LookupError, OSError, ValueError) as error:
+        raise SettingsError(f"noun phrases need spaCy with {pipeline}, and NLTK with WordNet: {_GET}") from error

@@ -67,17 +67,17 @@ def test_words_that_are_one_token_are_known_in_every_kind_of_tokenizer(kind):
 def test_captions_share_the_rows_of_the_picture_and_the_first_is_the_methods_own(lvlm):
     pictures, prompts = [picture_of(seed) for seed in SCENES[:2]], [lvlm.preset.prompts.caption] * 2
     inputs, seeds = lvlm.to_device(lvlm.prepare(pictures, prompts)), lvlm.text_seeds(["a", "b"], prompts)
-    found = captions(lvlm, inputs, seeds, task="caption", trail=Trail(range(2)))
+    found, drafts, _ = captions(lvlm, inputs, seeds, task="caption", trail=Trail(range(2)))
     plain = lvlm.answer(inputs, seeds=seeds)
-    assert [texts[0] for texts in found.texts] == [answer.text for answer in plain]
-    assert found.tokens == [[*answer.tokens] for answer in plain]
-    for texts in found.texts:
+    assert [texts[0] for texts in found] == [answer.text for answer in plain]
+    assert drafts == [[*answer.tokens] for answer in plain]
+    for texts in found:
         lengths = [len(lvlm.vocabulary.encode(text)) for text in texts]
         assert len(lengths) == lvlm.preset.guide.captions
         assert len({*texts}) > 1
         assert max(lengths) <= lengths[0] + 1
     own = lvlm.to_device(lvlm.prepare(pictures[1:], prompts[1:]))  # as if alone
-    assert captions(lvlm, own, seeds[1:], task="caption", trail=Trail([0])).texts == found.texts[1:]
+    assert captions(lvlm, own, seeds[1:], task="caption", trail=Trail([0]))[0] == found[1:]
 
 
 @pytest.mark.parametrize("name", ["traffic light", "lamp"])

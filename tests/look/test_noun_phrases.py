@@ -70,9 +70,9 @@ def wordnet(tmp_path, monkeypatch):
     (place / "noun.exc").write_text("")
     (place / "lexnames").write_text("".join(f"{number:02d}\t{name}\t1\n" for number, name in enumerate(FILES)))
     language_data.use(monkeypatch, folder)
-    words._wordnet.cache_clear()
+    words._data.cache_clear()
     yield
-    words._wordnet.cache_clear()
+    words._data.cache_clear()
     language_data.forget()
 
 
@@ -114,12 +114,12 @@ def test_the_name_says_what_decides_and_the_data_stays_behind_where_it_is_sent()
 
 def test_what_is_missing_is_named(monkeypatch, tmp_path):
     (tmp_path / "nltk_data/corpora/wordnet/index.noun").unlink()
-    words._wordnet.cache_clear()
+    words._data.cache_clear()
     language_data.use(monkeypatch, tmp_path / "nltk_data")
-    with pytest.raises(SettingsError, match=r"need NLTK and its WordNet: .*python -m nltk.downloader wordnet"):
+    with pytest.raises(SettingsError, match=r"and NLTK with WordNet: .*python -m nltk.downloader wordnet"):
         NounPhrases()
     monkeypatch.setattr(words, "PIPELINE", "none")
     with pytest.raises(
-        SettingsError, match=r"need spaCy and its none: .*pip install .*\[eval\]'.*spacy download en_core_"
+        SettingsError, match=r"need spaCy with none, .*pip install .*\[eval\]'.*spacy download en_core_"
     ):
         NounPhrases()
