@@ -80,7 +80,6 @@ def _encoded(encode: Any, part: Mapping[str, Any]) -> Any:
 
 
 def _digest(given: Mapping[str, Any]) -> str:
-    """Return a hash of all numbers of an encoder's input."""
     digest = hashlib.sha256()
     for name, value in sorted(given.items()):
         if isinstance(value, Tensor):

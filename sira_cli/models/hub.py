@@ -151,7 +151,6 @@ def _check_folder(folder: Path, model: str) -> None:
 
 
 def _listed(model: str, revision: str) -> list[RepoSibling]:
-    """Return the files of a repository, and refuse an unusable one."""
     files = HfApi().model_info(model, revision=revision, files_metadata=True, timeout=TIMEOUT).siblings or []
     names = [file.rfilename for file in files]
     check_usable(model, names, lambda name: hf_hub_download(model, name, revision=revision))

@@ -156,7 +156,6 @@ def check_structure(folder: Path, preset: Preset) -> Any:
 
 
 def _without_weights(folder: Path, attention: str | None = None) -> Any:
-    """Return the model of config.json, on torch's meta device."""
     with reading(folder):
         config = read_config(folder)
         model_class: Any = MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING[type(config)]

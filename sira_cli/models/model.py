@@ -307,15 +307,15 @@ class LoadedModel:
     ) -> Answer:
         """Return the answer of a text's new tokens, which may be padded, with the counts of its prompt."""
         row = self.ends.until_end(row)
-        reason, parsed = self.ends.finish_reason(row), self.parser.parse(row)
+        parsed, stopped = self.parser.parse(row), bool(row) and row[-1] in self.ends.ids  # by the model itself
         answer = Answer(
-            *(parsed.text, reason, image_tokens, prompt_tokens, len(row)),
+            *(parsed.text, "stop" if stopped else "length", image_tokens, prompt_tokens, len(row)),
             reasoning=parsed.reasoning if parsed.reasoning or self.parser.expects else None,
             reasoning_tokens=parsed.reasoning_tokens,
             tokens=tuple(row),
         )
-        if parsed.inside or (reason != "stop" and parsed.reasoning and not parsed.text):
-            ways = ["raise max_new_tokens"] * (reason == "length")
+        if parsed.inside or (not stopped and parsed.reasoning and not parsed.text):
+            ways = ["raise max_new_tokens"] * (not stopped)
             ways += ["switch thinking off"] * self.preset.generation.think
             error = f"ended inside its reasoning after {len(row)} tokens" + f"; {' or '.join(ways)}" * bool(ways)
             answer = replace(answer, text="", error=error)

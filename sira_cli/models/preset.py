@@ -30,8 +30,6 @@ class Strict(BaseModel):
 
 
 def _must(message: str, fits: Callable[[Any], bool]) -> AfterValidator:
-    """Return a check of a value for a field."""
-
     def check(value: Any) -> Any:
         if not fits(value):
             raise ValueError(message)
@@ -215,11 +213,6 @@ class Preset(Strict):
         """Return the settings that records contain only if they are set, by their names in records."""
         values = self.generation.model_dump(mode="json", include=_LATER, exclude_defaults=True)
         return values | ({"system": self.prompts.system} if self.prompts.system else {})
-
-    @property
-    def streams(self) -> bool:
-        """Whether texts are final as they are decoded, so that they can be shown piece by piece."""
-        return not self.text.given()
 
     def without_text(self) -> Preset:
         """Return the same preset without changes to the model's texts."""

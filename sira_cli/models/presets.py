@@ -32,7 +32,6 @@ class _Loader(yaml.SafeLoader):
     """YAML in which the keys `yes` and `no` are words, and no truth values."""
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
-        """Called by PyYAML for each mapping."""
         for key, _ in node.value:
             key.tag = key.tag.replace(":bool", ":str")
         return super().construct_mapping(node, deep)

@@ -160,7 +160,6 @@ class _NoVideo(ProcessorMixin):
 
 
 def _without_video(base: Any) -> Any:
-    """Return a subclass of a processor class without a video processor."""
     if "video_processor" not in inspect.signature(base.__init__).parameters:
         return base
 

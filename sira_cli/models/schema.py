@@ -169,7 +169,6 @@ def _tags(schema: dict[str, Any]) -> dict[str, Any]:
 
 
 def _depth(value: Any) -> int:
-    """Return the depth of nested lists and objects."""
     if not isinstance(value, list | dict):
         return 0
     return 1 + max(map(_depth, value.values() if isinstance(value, dict) else value), default=0)
@@ -177,7 +176,6 @@ def _depth(value: Any) -> int:
 
 @functools.cache
 def _bytes() -> LLTokenizer:
-    """Return the tokens of a text that is read byte by byte."""
     try:
         from llguidance import LLTokenizer
     except ImportError as error:
@@ -224,7 +222,6 @@ def _digits(value: float) -> int:
 
 
 def _parts(schema: Any) -> Iterator[dict[str, Any]]:
-    """Yield all objects in a schema."""
     if isinstance(schema, dict):
         yield schema
     for each in schema.values() if isinstance(schema, dict) else schema if isinstance(schema, list) else ():

@@ -54,8 +54,7 @@ class ModelSize:
 
 @functools.cache
 def _shipped() -> dict[str, dict[str, Any]]:
-    content: dict[str, Any] = yaml.safe_load(Path(__file__).with_name("sizes.yaml").read_text(encoding="utf-8"))
-    return content
+    return yaml.safe_load(Path(__file__).with_name("sizes.yaml").read_text(encoding="utf-8"))  # type: ignore[no-any-return]
 
 
 def size_of(preset: Preset) -> ModelSize | None:

@@ -91,8 +91,7 @@ def sentence_ends(text: str) -> list[int]:
     # Of sentences, without the white space before them; sentencex leaves closing signs to the next sentence.
     starts = {_following(text, one["end_index"]) for one in get_sentence_boundaries("en", text)} | {0, len(text)}
 
-    def ends(match: re.Match[str]) -> bool:
-        """Return whether a sign ends a sentence: a full stop may be that of an abbreviation."""
+    def ends(match: re.Match[str]) -> bool:  # a full stop may be that of an abbreviation
         after = range(match.start() + 1, _following(text, match.end()) + 1)
         return match[0][0] != "." or not starts.isdisjoint(after)
 

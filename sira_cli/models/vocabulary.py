@@ -7,7 +7,7 @@ import re
 import threading
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
 from transformers.convert_slow_tokenizer import bytes_to_unicode
 
@@ -127,10 +127,6 @@ class EndTokens:
         ends = () if end is None else (end,) if isinstance(end, int) else tuple(end)
         pads = (tokenizer.pad_token_id, own.pad_token_id, *ends)
         return cls(ends, next((pad for pad in pads if pad is not None), None))
-
-    def finish_reason(self, tokens: list[int]) -> Literal["stop", "length"]:
-        """Return `stop` if the model ended the text itself."""
-        return "stop" if tokens and tokens[-1] in self.ids else "length"
 
     def until_end(self, tokens: list[int]) -> list[int]:
         """Cut off the padding of a shorter text in a batch; the end token stays."""

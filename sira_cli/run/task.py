@@ -170,7 +170,7 @@ class PictureTask(Task[Result]):
     def streams(self, lvlm: LoadedModel) -> bool:
         """Return whether a text can be shown while it is decoded."""
         rewritten = self.schema is not None and self.schema.as_tags
-        return not (self.words or self.verify is not None or rewritten) and lvlm.preset.streams
+        return not (self.words or self.verify is not None or rewritten or lvlm.preset.text.given())
 
     def answers(
         self, lvlm: LoadedModel, batch: Batch[Result], on_text: Callable[[str], None] | None = None

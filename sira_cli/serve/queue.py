@@ -157,7 +157,7 @@ def _watching(lvlm: Lvlm, jobs: Sequence[Job]) -> dict[str, Any]:
                 continue
             logits = None if step is None or not logprobs else step.contrast[number]
             job.add(token, None if logits is None else _logprob(lvlm, logits, token, job.chat.top_logprobs))
-            if lvlm.preset.streams:
+            if not lvlm.preset.text.given():
                 job.send_certain()
 
     def done(input_ids: Tensor, scores: Tensor, **_: Any) -> Tensor:
