@@ -1,8 +1,7 @@
 """Words of English captions: with NLTK and its data, as in the official scripts, or by plain rules without any data.
 
 The official figures of CHAIR and AMBER come from NLTK's tokeniser, tagger and WordNet, or from pattern.en's
-`singularize`, which textblob has taken over. Where these are not installed, plain rules take their place, made for
-captions: most common plurals agree, other words may differ. Such figures are never called official.
+`singularize`, which textblob has taken over. Figures by the plain rules are never called official.
 """
 
 from __future__ import annotations

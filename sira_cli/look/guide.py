@@ -135,8 +135,7 @@ class NameTokens:
         return self._known(groups, but, replace(place, before="..." * inner, start=None))
 
     def _split(self, groups: frozenset[str], but: frozenset[str], place: Place) -> tuple[list[int], list[int]]:
-        """Do so; `place.before` is not empty inside a compound, whose end is judged with its beginning."""
-
+        # `place.before` is not empty inside a compound, whose end is judged with its beginning
         def may(name: str) -> bool:
             return self._words.group(name) in groups and name not in but
 
@@ -294,7 +293,6 @@ class Guide:
             self._swapped = text[: choice.back].rstrip(), choice.other
 
     def _mentions(self, text: str) -> list[Mention]:
-        """Return the mentions after its thoughts."""
         return [each for each in self.rules.mentions(text) if each.start >= self._begins]
 
 

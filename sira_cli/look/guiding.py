@@ -159,7 +159,6 @@ class Decoded:
         return done
 
     def _decode(self, guides: dict[int, Guide], starts: dict[int, list[int]]) -> dict[int, tuple[list[int], bool]]:
-        """Return the tokens of each text, and whether it has ended."""
         new: dict[int, tuple[list[int], bool]] = {}
         for trail in {id(trail): trail for trail in (self._trails[row] for row in guides)}.values():
             rows = own = [row for row in guides if self._trails[row] is trail]
@@ -298,7 +297,6 @@ class Mixed(LogitsProcessor):
 
 
 def _at(lvlm: LoadedModel, temperature: float) -> LoadedModel:
-    """Return the same model at another temperature."""
     other = copy.copy(lvlm)
     other.preset = lvlm.preset.with_settings(temperature=temperature, top_p=1.0, top_k=0, min_p=0.0)
     return other

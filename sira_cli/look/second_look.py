@@ -4,9 +4,8 @@
     "Is there a dog in the image?"                 a few rows each, all questions of a picture together
     support = P(yes) / (P(yes) + P(no))            over all spellings of yes and no (`answer_tokens`)
 
-The unchanged model answers (the full stream at temperature 0), whatever method wrote the text, after an empty thought
-if it can think. Pictures that are shown together are asked about one by one, and the largest support counts: a text
-about them may name what any of them shows, and so the question and its threshold are those of single pictures.
+The unchanged model answers (the full stream at temperature 0), after an empty thought if it can think. Pictures shown
+together are asked about one by one, and the largest support counts.
 """
 
 from __future__ import annotations

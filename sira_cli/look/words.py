@@ -1,8 +1,7 @@
 """The objects that a text names: nouns of a word list, in singular and plural, compounds first.
 
-The bundled list needs no download: CHAIR's synonyms for COCO's objects and AMBER's vocabulary, without words that are
-not visible objects or often another part of speech. Words that the rules do not cover are left out: an object that is
-not asked about is neither supported nor doubted.
+The bundled one is CHAIR's synonyms for COCO's objects and AMBER's vocabulary, without words that are no visible objects
+or often another part of speech: an object that is not asked about is neither supported nor doubted.
 """
 
 from __future__ import annotations
