@@ -128,32 +128,23 @@ def test_errors_are_one_line_on_stderr_with_their_exit_code(sira, monkeypatch, a
 
 
 @pytest.mark.parametrize(
-    ("args", "message"),
+    "typed",
     [
-        (["--alpha", "high"], "--alpha high: expected a number from 0"),
-        (["--alpha", -1], "--alpha -1: expected a number from 0"),
-        (["--set", "alpha=high"], "--set alpha=high: expected a number from 0"),
-        (["--set", "alpha=-1"], "--set alpha=-1: expected a number from 0"),
-        (["--temperature", "hot"], "--temperature hot: expected a number from 0"),
-        (["--temperature", -1], "--temperature -1: expected a number from 0"),
-        (["--top-p", 0], "--top-p 0: expected a number above 0 to 1"),
-        (["--set", "generation.top_p=high"], "--set generation.top_p=high: expected a number above 0 to 1"),
-        (["--set", "noise_step=-1", "--method", "vcd"], "--set noise_step=-1: expected a whole number from 0 to 999"),
-        (["--dtype", "half"], "--dtype half: expected auto, float32, bfloat16 or float16"),
-        (["--verify", "yes"], "--verify yes: expected flag or guide"),
-        (["--limit", 0], "--limit 0: expected a whole number from 1"),
-        (["-b", "x"], "--batch-size x: expected a whole number from 1, or auto"),
-        (["--alpha"], "--alpha: expected a value"),
-        (["--recursve"], "no such option: --recursve; did you mean --recursive?"),
-        (["--shard", "9/2"], "--shard 9/2: expected I/N with I from 1 to N, such as 1/8"),
-        (
-            ["--set", "foo=1"],
-            "--set foo=1: neither a key of presets nor a setting of methods; `sira presets show demo --all` lists them",
-        ),
+        *("--alpha high: expected a number from 0", "--alpha -1: expected a number from 0"),
+        *("--set alpha=high: expected a number from 0", "--set alpha=-1: expected a number from 0"),
+        *("--temperature hot: expected a number from 0", "--top-p 0: expected a number above 0 to 1"),
+        "--set generation.top_p=high: expected a number above 0 to 1",
+        *("--dtype half: expected auto, float32, bfloat16 or float16", "--verify yes: expected flag or guide"),
+        *("--limit 0: expected a whole number from 1", "--batch-size x: expected a whole number from 1, or auto"),
+        *("--alpha: expected a value", "--shard 9/2: expected I/N with I from 1 to N, such as 1/8"),
+        "--set foo=1: neither a key of presets nor a setting of methods; `sira presets show demo --all` lists them",
     ],
 )
-def test_a_wrong_value_is_named_with_its_option_and_what_was_expected(sira, args, message):
-    assert sira("caption", "x.png", "-p", "demo", *args) == (2, "", f"sira: {message}\n")
+def test_a_wrong_value_is_named_with_its_option_and_what_was_expected(sira, typed):
+    given = typed.partition(":")[0].split(" ")
+    assert sira("caption", "x.png", "-p", "demo", *given) == (2, "", f"sira: {typed}\n")
+    misspelt = "sira: no such option: --recursve; did you mean --recursive?\n"
+    assert sira("caption", "x.png", "--recursve") == (2, "", misspelt)
 
 
 def test_version_and_help(sira):
@@ -184,19 +175,24 @@ def test_help_and_usage_errors_import_nothing_heavy(args):
     assert process.stdout.endswith("heavy: []\n")
 
 
-def test_presets_commands(sira, tmp_path, llava_folder):
-    code, out, err = sira("presets", "list")
-    assert (code, err) == (0, "sira: memory: weights, caches, one photograph; `sira doctor` shows what fits\n")
+def test_presets_are_listed_by_family_also_own_ones_and_a_bad_one_does_not_hide_the_others(sira, tmp_path):
+    (tmp_path / "presets").mkdir()
+    for name, text in (("bad", "modle: x"), ("aaa", "model: a/b\n"), ("bbb", "model: a/b\nfamily: Gemma\n")):
+        (tmp_path / f"presets/{name}.yaml").write_text(text)
+    code, out, err = sira("presets", "list", home=tmp_path)
+    assert (code, "bad.yaml: `model` is missing" in err, err.count("\n")) == (0, True, 2)
     header, *lines = out.splitlines()
     assert header.split() == ["preset", "K", "download", "memory", "model"]
     families = [line.strip() for line in lines if not line.startswith(" ")]
-    assert families == ["bundled", "Gemma", "GLM", "InternVL", "LLaVA", "Molmo", "Qwen", "SmolVLM"]
+    assert families == ["bundled", "Gemma", "GLM", "InternVL", "LLaVA", "Molmo", "Qwen", "SmolVLM", "others"]
     rows = [line.split() for line in lines if line.startswith(" ")]
-    assert sorted(row[0] for row in rows) == sorted(presets.available())
-    assert rows[0][:4] == ["demo", "7", "none", "bundled"]
+    assert sorted(row[0] for row in rows) == sorted({*presets.available(), "aaa", "bbb"} - {"bad"})
+    assert (rows[0][:4], rows[1][0], rows[-1][0]) == (["demo", "7", "none", "bundled"], "bbb", "aaa")
     llava = next(row for row in rows if row[0] == "llava-1.5-7b")
     assert llava[:7] == ["llava-1.5-7b", "16", "14.1", "GB", "16", "GB", "llava-hf/llava-1.5-7b-hf"]
 
+
+def test_a_preset_is_shown_and_checked_also_against_the_layers_of_a_model_that_is_here(sira, tmp_path, llava_folder):
     mine = tmp_path / "mine.yaml"
     mine.write_text(sira("presets", "show", "qwen2.5-vl-7b")[1])
     shown = f"{mine}: ok (qwen2.5-vl-7b: Qwen/Qwen2.5-VL-7B-Instruct, k = 14, alpha = 0.5)\n"
@@ -205,9 +201,6 @@ def test_presets_commands(sira, tmp_path, llava_folder):
     error = f"sira: {mine}: unknown key `sira.alpa`; did you mean `alpha`?\n"
     assert sira("presets", "check", mine) == (2, "", error)
 
-
-def test_a_preset_is_checked_against_the_layers_of_a_model_that_is_here(sira, tmp_path, llava_folder):
-    mine = tmp_path / "mine.yaml"
     for model, k, reason in (
         ("bundled", 7, ""),
         ("bundled", 99, "k = 99 is out of range: this model has L = 8 decoder layers"),
@@ -228,21 +221,6 @@ def test_the_list_of_presets_fits_a_narrow_terminal(columns, shown_on_terminal):
     assert max(map(len, rows)) <= columns
     assert any("14.1 GB   16 GB" in row for row in rows)
     assert any("llava-hf/llava-1.5-7b-hf" in row for row in rows) == (columns == 100)
-
-
-def test_own_presets_are_listed_and_a_bad_one_does_not_hide_the_others(sira, tmp_path):
-    (tmp_path / "presets").mkdir()
-    for name, text in (("bad", "modle: x"), ("aaa", "model: a/b\n"), ("bbb", "model: a/b\nfamily: Gemma\n")):
-        (tmp_path / f"presets/{name}.yaml").write_text(text)
-    code, out, err = sira("presets", "list", home=tmp_path)
-    lines = out.splitlines()
-    assert code == 0
-    assert sum(line.startswith(" ") for line in lines) == 2 + len(list(presets.SHIPPED.glob("*.yaml")))
-    assert "bad.yaml: `model` is missing" in err
-    assert [line.split()[0] for line in lines[-2:]] == ["others", "aaa"]  # without a family: last
-    assert lines[1].strip() == "bundled"
-    gemma = lines[lines.index(next(line for line in lines if line.startswith("Gemma"))) + 1]
-    assert gemma.split()[0] == "bbb"
 
 
 def test_presets_new_gives_a_preset_that_works(sira, tmp_path, llava_folder, photos):

@@ -24,14 +24,10 @@ def run(script: str) -> tuple[int, str]:
     return done.returncode, done.stderr
 
 
-@pytest.mark.parametrize(
-    "module",
-    [
-        "typer",
-        "sira_cli.cli.caption",
-        *(pytest.param(each, marks=pytest.mark.slow) for each in ("transformers", "PIL.Image", "torch.nn")),
-    ],
-)
+SLOW = [pytest.param(each, marks=pytest.mark.slow) for each in ("transformers", "PIL.Image", "torch.nn")]
+
+
+@pytest.mark.parametrize("module", ["typer", "sira_cli.cli.caption", *SLOW])
 def test_while_modules_are_loaded(module):
     """The signal comes when a module is looked for."""
     script = f"""
@@ -106,7 +102,6 @@ def test_a_long_loop_ends_at_its_next_turn(handlers):
         progress.advance()
 
 
-@pytest.mark.skipif(not hasattr(signal, "SIGHUP"), reason="Windows has no SIGHUP")
 def test_what_nohup_ignores_stays_ignored(handlers):
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
     interrupts.raise_interrupts()

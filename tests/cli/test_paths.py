@@ -52,13 +52,7 @@ CASES = [
     for parameter in command.params
     if hasattr(parameter, "type_descriptor") and takes_path(parameter)
 ]
-
-
-def test_all_commands_and_their_paths_are_here():
-    found = {case.id for case in CASES}
-    assert len({case.values[0] for case in CASES}) == len(list(commands())) - 2  # `presets list` and `doctor` take none
-    assert {"caption --preset", "report --output", "eval paths", "presets new model", "compare b"} <= found
-    assert len(found) > 60
+assert len(CASES) > 60
 
 
 @pytest.mark.parametrize(("name", "command", "parameter"), CASES)
@@ -72,17 +66,13 @@ def test_a_path_that_no_file_can_have(sira, tmp_path, monkeypatch, name, command
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.parametrize("odd", ["x" * 300 + "/y", "d/" * 3000, "x" * 245])
-def test_paths_that_are_too_long_in_another_way(sira, odd):
-    assert "is too long for a file's name" in sira("caption", "x", "-o", odd)[2]
-
-
 def test_a_name_may_be_as_long_as_the_system_allows(sira, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     longest = "x" * 250 + ".yaml"
     Path(longest).write_text("model: org/name\n", encoding="utf-8")
     assert sira("presets", "check", longest)[0] == 0
-    assert sira("presets", "show", longest[:-1] + "m")[0] == 2  # no such file, and files made from it are longer
+    for odd in ("x" * 300 + "/y", "d/" * 3000, "x" * 245):  # files made from the last one are longer
+        assert "is too long for a file's name" in sira("caption", "x", "-o", odd)[2]
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="this system has no device that is always full")
@@ -98,12 +88,10 @@ def test_a_full_disk_at_stdout_is_said(args):
 def test_a_preset_of_the_environment_and_models_of_presets_and_programs_name_users_too(sira, tmp_path, monkeypatch):
     said = "~nouser/x: there is no user nouser: write ./~nouser/x for a folder ~nouser"
     (tmp_path / "mine.yaml").write_text("model: ~nouser/x\n")
-    code, out, err = sira("presets", "check", tmp_path / "mine.yaml")
-    assert (code, out, err.splitlines()[-1]) == (2, "", f"sira: {said}")
     with pytest.raises(SettingsError) as raised:
         load("~nouser/x")
     assert str(raised.value) == said
     monkeypatch.setenv("SIRA_PRESET", "~nouser/x")
-    (tmp_path / "a.png").touch()
-    code, out, err = sira("caption", tmp_path / "a.png")
-    assert (code, out, err.splitlines()[-1]) == (2, "", f"sira: {said}")
+    for command in (("presets", "check", tmp_path / "mine.yaml"), ("caption", tmp_path / "mine.yaml")):
+        code, out, err = sira(*command)
+        assert (code, out, err.splitlines()[-1]) == (2, "", f"sira: {said}")

@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-import pytest
 from rich.text import Text
 
 from sira_cli.cli.terminal import strip
@@ -19,17 +18,6 @@ WORDS = [
         re.finditer(r"\S+", TEXT), (0, 0, 0, 6.0, -6, 0, -6.0), (0.1, 0.1, 0.1, 0.15, 0.1, 0.1, 0.97), strict=True
     )
 ]
-
-
-@pytest.fixture
-def shown(shown_on_terminal):
-    """What a command shows on a wide terminal, without the codes of colours."""
-
-    def run(*arguments: object) -> str:
-        text = shown_on_terminal(*arguments, COLUMNS=160, TERM="xterm-256color")
-        return re.sub(r"\x1b\[[\d;?]*[A-Za-z]", "", text)
-
-    return run
 
 
 def test_words_are_coloured_by_doubt_and_listed_below_the_text(capsys, monkeypatch):
@@ -47,16 +35,17 @@ def test_words_are_coloured_by_doubt_and_listed_below_the_text(capsys, monkeypat
     assert capsys.readouterr().out.splitlines() == ["a dog.", "no word to doubt: the grounding of all is 0.4 or more"]
 
 
-def test_a_trace_on_a_terminal_holds_no_bars_of_weights(shown):
-    """With -v too, which adds the candidates of each token."""
-    found = shown("trace", EXAMPLE, "-p", "demo", "--max-new-tokens", 6, "-v")
+def test_a_trace_and_words_of_captions_on_a_terminal(shown_on_terminal):
+    """With -v too, which adds the candidates of each token; no bars of weights."""
+
+    def shown(*arguments: object) -> str:
+        text = shown_on_terminal(*arguments, "-p", "demo", "--max-new-tokens", 6, COLUMNS=160, TERM="xterm-256color")
+        return re.sub(r"\x1b\[[\d;?]*[A-Za-z]", "", text)
+
+    found = shown("trace", EXAMPLE, "-v")
     assert "Loading weights" not in found
     text, table = found.split(" step", 1)
     assert f"{EXAMPLE.name}:\n" in text
-    assert "grounding, the word's probability under the contrast" in text
     assert len(re.findall(r"^ +\d+ ", table, re.MULTILINE)) == 6
-
-
-def test_words_of_captions_are_coloured_too(shown):
-    found = shown("caption", EXAMPLE, "-p", "demo", "--max-new-tokens", 6, "--words", "-q")
-    assert "grounding, the word's probability under the contrast" in found
+    for each in (text, shown("caption", EXAMPLE, "--words", "-q")):
+        assert "grounding, the word's probability under the contrast" in each

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import threading
-from http.server import BaseHTTPRequestHandler, HTTPServer
 from typing import Literal
 
 import httpx
@@ -127,15 +125,21 @@ def test_json_that_is_cut_off_or_stopped(client, friend, long):
     assert (answer.done_reason, answer.response) == ("length", cut)
 
 
-def test_a_value_that_no_program_can_read_is_an_error(address, monkeypatch):
-    """A number such as 1e999 is of the schema, and is infinite once it is read."""
+def test_json_that_cannot_be_used_and_a_schema_that_the_models_own_tokens_cannot_follow(address, lvlm, monkeypatch):
+    """A number such as 1e999 is of the schema, and is infinite once it is read; the schema is refused at once."""
+    problem = ValueError("Out of range float values are not JSON compliant")
 
-    def refuse(self: Schema, text: str) -> None:
-        raise ValueError("Out of range float values are not JSON compliant")
+    def fail(*_: object) -> None:
+        raise problem
 
-    monkeypatch.setattr(Schema, "read", refuse)
-    error = refusal(post(address, response_format=named(SMALL)), 422)
+    with monkeypatch.context() as patch:
+        patch.setattr(Schema, "read", fail)
+        error = refusal(post(address, response_format=named(SMALL)), 422)
     assert (error["code"], "the JSON cannot be used: Out of range" in error["message"]) == ("unprocessable", True)
+    problem = SettingsError("`schema=`: cannot be followed: too many tokens")
+    monkeypatch.setattr(type(lvlm), "following", fail)
+    error = refusal(post(address, response_format=named(SMALL)))
+    assert error["message"] == "response_format: cannot be followed: too many tokens"
 
 
 def nested(depth: int) -> str:
@@ -159,35 +163,9 @@ def test_a_schema_that_cannot_be_followed_is_refused_by_one_line(address, name):
     assert message.startswith("response_format: ") or name == "deep"
 
 
-def test_a_schema_that_the_models_own_tokens_cannot_follow_is_refused(address, lvlm, monkeypatch):
-    """Before its text meets others."""
-
-    def fail(self: object, schema: Schema) -> None:
-        raise SettingsError("`schema=`: cannot be followed: too many tokens")
-
-    monkeypatch.setattr(type(lvlm), "following", fail)
-    error = refusal(post(address, response_format=named(SMALL)))
-    assert error["message"] == "response_format: cannot be followed: too many tokens"
-
-
 def test_no_reference_is_fetched(address, tmp_path):
-    asked = []
-
-    class Other(BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
-            asked.append(self.path)
-
+    """The server's own answer and the file are schemas that could be followed."""
     (tmp_path / "number.json").write_text('{"type": "number"}')
-    with HTTPServer(("127.0.0.1", 0), Other) as other:
-        threading.Thread(target=other.serve_forever, daemon=True).start()
-        for place in (f"http://127.0.0.1:{other.server_port}/a.json", (tmp_path / "number.json").as_uri(), "labels"):
-            error = refusal(post(address, response_format=named({"$ref": place})))
-            assert "response_format: cannot be followed" in error["message"]
-        other.shutdown()
-    assert asked == []
-
-
-def test_the_vocabulary_is_read_once_whatever_the_settings(long):
-    """It takes a second to read a large one, and all requests would wait for it."""
-    other = long.under(long.preset.method("vcd"), long.preset.with_settings(system="Be brief."))
-    assert other.following(Schema.of(SMALL)).engine is long.following(Schema.of(SMALL)).engine
+    for place in (f"{address}/health", (tmp_path / "number.json").as_uri(), "labels"):
+        error = refusal(post(address, response_format=named({"$ref": place})))
+        assert "response_format: cannot be followed" in error["message"]

@@ -25,12 +25,12 @@ def test_a_picture_is_described_by_two_methods(browser, lvlm, tmp_path):
     """A name that is code stays a name, and words to doubt are marked as in the record."""
     picture = tmp_path / "<img src=x onerror=alert(1)>.png"
     picture.write_bytes(PICTURES[3].read_bytes())
-    long = lvlm.under(lvlm.decoder, lvlm.preset.with_settings(max_new_tokens=100))
-    with running(long) as address:
-        _described(browser, address, long, picture)
+    lvlm = lvlm.under(lvlm.decoder, lvlm.preset.with_settings(max_new_tokens=100))
+    with running(lvlm) as address:
+        described(browser, address, lvlm, picture)
 
 
-def _described(browser, address, lvlm, picture) -> None:
+def described(browser, address, lvlm, picture) -> None:
     opened(browser, address)
     browser.click("#run")
     assert browser.text("#trouble") == "Choose a picture first."

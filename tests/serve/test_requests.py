@@ -13,9 +13,8 @@ import httpx
 import pytest
 
 from sira_cli.models.schema import engine_reason
-from sira_cli.models.texts import Answer
 from sira_cli.serve import Limits
-from sira_cli.serve.jobs import Reply, check_length, picture_data, settings_of
+from sira_cli.serve.jobs import check_length, picture_data, settings_of
 from sira_cli.serve.ollama import OllamaChat, OllamaGenerate
 from sira_cli.serve.protocol import REFUSED, ChatRequest, Options, RequestError, for_clients
 from tests.serve.helpers import PICTURES, data_of, post, posted, refusal, said
@@ -85,18 +84,13 @@ def test_a_schema_by_any_key_is_followed_and_closed(address, more):
     assert (choice["finish_reason"], [*json.loads(choice["message"]["content"])]) == ("stop", ["count"])
 
 
-def test_only_length_says_that_a_text_is_not_complete():
-    reasons = [Reply(Answer(finish_reason=reason), {}).finish_reason for reason in ("stop", "length", "cut")]
-    assert reasons == ["stop", "length", "length"]
-
-
-@pytest.mark.parametrize("name", REFUSED)
-def test_keys_that_would_change_a_text_are_refused_and_their_neutral_values_are_not(name):
-    with pytest.raises(RequestError) as refused:
-        ChatRequest(messages=said(), **{name: ["x"]})
-    assert refused.value.param == name
-    for value in (None, *REFUSED[name]):
-        ChatRequest(messages=said(), **{name: value})
+def test_keys_that_would_change_a_text_are_refused_and_their_neutral_values_are_not():
+    for name, neutral in REFUSED.items():
+        with pytest.raises(RequestError) as refused:
+            ChatRequest(messages=said(), **{name: ["x"]})
+        assert refused.value.param == name
+        for value in (None, *neutral):
+            ChatRequest(messages=said(), **{name: value})
 
 
 @pytest.mark.parametrize(
@@ -140,15 +134,12 @@ def test_what_cannot_be_answered_as_asked_is_refused(address, change, status, pa
         assert (error["param"], words in error["message"]) == (param, True), error
 
 
-@pytest.mark.parametrize("body", [b"{", b"[]", b'"text"', b"\xff\xfe", b""])
-def test_bodies_that_are_no_requests(address, body):
-    kind = {"content-type": "application/json; charset=utf-8"}
-    answer = httpx.post(f"{address}/v1/chat/completions", content=body, headers=kind)
-    assert refusal(answer)["type"] == "invalid_request_error"
-
-
-def test_paths_and_names_that_are_not_here(address, client, lvlm):
+def test_bodies_paths_and_names_that_are_not_here(address, client, lvlm):
     """Long names are not sent back whole."""
+    kind = {"content-type": "application/json; charset=utf-8"}
+    for body in (b"{", b"[]", b'"text"', b"\xff\xfe", b""):
+        answer = httpx.post(f"{address}/v1/chat/completions", content=body, headers=kind)
+        assert refusal(answer)["type"] == "invalid_request_error"
     answer = httpx.get(f"{address}/v1/chat/completions")
     assert (refusal(answer, 405)["code"], answer.headers["allow"]) == ("method_not_allowed", "POST")
     for path in ("x" * 50_000, "v1/models/" + "x" * 50_000):

@@ -68,20 +68,15 @@ def test_without_being_asked_to_it_does_not_think(asked):
         assert answer.usage.completion_tokens_details.reasoning_tokens == 0
 
 
-def test_a_thought_that_is_cut_off_ends_by_its_length(asked):
-    (choice,) = asked(THINK, max_tokens=4).choices
-    assert (choice.message.content, choice.finish_reason) == ("", "length")
-    assert THOUGHT.startswith(choice.message.reasoning_content)
-    assert choice.message.reasoning_content
-    chunks = list(asked(THINK, max_tokens=4, stream=True))
-    assert not any(chunk.choices[0].delta.content for chunk in chunks)
-    assert chunks[-1].choices[0].finish_reason == "length"
-
-
-def test_log_probabilities_and_stops_are_about_the_text(asked):
+def test_stops_and_log_probabilities_are_of_the_text_and_a_thought_that_is_cut_off_ends_by_its_length(asked):
     (choice,) = asked(THINK, logprobs=True, stop=[" on the"]).choices
     assert (choice.message.content, choice.message.reasoning_content) == ("A cat", THOUGHT)
     assert "".join(each.token for each in choice.logprobs.content) == "A cat"
+    (choice,) = asked(THINK, max_tokens=4).choices
+    assert (choice.message.content, choice.finish_reason) == ("", "length")
+    assert THOUGHT.startswith(choice.message.reasoning_content or "nothing")
+    chunks = list(asked(THINK, max_tokens=4, stream=True))
+    assert not any(chunk.choices[0].delta.content for chunk in chunks)
 
 
 def test_ollamas_clients_get_both(asked, thinking_address):

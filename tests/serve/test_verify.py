@@ -53,15 +53,3 @@ def test_a_guided_text_comes_in_one_piece_and_the_others_as_they_grow(client, lv
         assert "".join(pieces) == result.text
         assert (len(pieces) == 1) == (mode == "guide")
         assert [thing["thing"] for thing in chunks[-1].sira["objects"]] == [thing["thing"] for thing in result.objects]
-
-
-def test_the_things_of_a_text_that_a_stop_has_cut(client):
-    sira = {"method": "greedy", "verify": "flag"}
-    whole = ask(client, said(picture=SCENES[1]), sira, max_tokens=TOKENS)
-    last = whole.sira["objects"][-1]["spans"][0][0]
-    stop = text(whole)[last - 12 : last + 2]
-    cut = ask(client, said(picture=SCENES[1]), sira, max_tokens=TOKENS, stop=stop)
-    assert text(cut) == text(whole).split(stop)[0]
-    there = [thing["thing"] for thing in whole.sira["objects"] if thing["spans"][0][1] <= len(text(cut))]
-    assert [thing["thing"] for thing in cut.sira["objects"]] == there
-    assert 0 < len(there) < len(whole.sira["objects"])
