@@ -17,7 +17,7 @@ from sira_cli import interrupts
 from sira_cli._version import __version__
 from sira_cli.cli import calibrate, caption, check, demo, presets, records, research, serve, trace
 from sira_cli.cli import eval as evaluation
-from sira_cli.cli.help import Groups, in_one_line, kind_of, register
+from sira_cli.cli.help import Groups, in_one_line, register
 from sira_cli.cli.terminal.console import say, verbosity
 from sira_cli.errors import SiraError
 
@@ -105,7 +105,7 @@ def _run() -> int | str | None:
         code = app(args, prog_name="sira", standalone_mode=False)  # the name also under `python -m`
         return code if isinstance(code, int) else 0
     except TyperException as error:
-        if kind_of(error) == "NoArgsIsHelpError":
+        if type(error).__name__ == "NoArgsIsHelpError":
             print(error.format_message(), file=sys.stderr)
         else:
             say(in_one_line(error))

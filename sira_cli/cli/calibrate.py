@@ -14,7 +14,7 @@ from sira_cli.cli.loading import engine_of, load_model
 from sira_cli.cli.options import groups
 from sira_cli.cli.options.choosing import choose_preset
 from sira_cli.cli.options.groups import ResearchModelOptions, argument, option, with_options
-from sira_cli.cli.research import NOT_BOTH, questions_of
+from sira_cli.cli.research import NOT_BOTH, are_drawn
 from sira_cli.cli.terminal.console import Progress, note, resumable, run_records, say, show_stages
 from sira_cli.cli.terminal.output import check_file, check_preset_file, print_tables, save_preset, show_report
 from sira_cli.errors import SettingsError
@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from sira_cli.analysis.calibration.support import SupportReport
-    from sira_cli.analysis.questions import QuestionSet
     from sira_cli.methods.calibrated import Calibration
     from sira_cli.models.preset import Preset
     from sira_cli.run.lvlm import Lvlm
@@ -102,22 +101,21 @@ def ict(
     from sira_cli.analysis.experiment import Units
     from sira_cli.analysis.questions import with_places
     from sira_cli.demo.labelled import labelled_questions
+    from sira_cli.pictures.find import check_images
 
     preset = choose_preset(model)
 
-    def draw() -> QuestionSet:
-        if annotations is not None:
-            raise SettingsError(NOT_BOTH)
-        return labelled_questions(limit or SCENE_QUESTIONS)
-
-    asked = questions_of(
-        *(preset, questions or [], images, scenes, draw),
-        lambda paths, images: with_places(paths, images, limit or FILE_QUESTIONS // len(paths), annotations),
-        "--questions FILE...",
-    )
+    drawn, folder = are_drawn(preset, questions, images, scenes, "--questions FILE..."), images or Path()
+    if drawn and annotations is not None:
+        raise SettingsError(NOT_BOTH)
+    if drawn:
+        asked = labelled_questions(limit or SCENE_QUESTIONS)
+    else:
+        most = limit or FILE_QUESTIONS // len(questions or [])
+        asked = with_places(questions or [], folder, most, annotations)
+        check_images(folder, asked.pictures)
     if asked.outlines is None:
         note("without --annotations the places of objects are unknown: the image level only")
-    drawn = not asked.folder
     lvlm = load_model(preset, model, "greedy", pictures=() if drawn else asked.files())
     files.check_place("ict", lvlm)
     outputs, tensors = Units["Tensor"](), dict[str, "Tensor"]()
@@ -164,18 +162,19 @@ def support(
     enough.
     """
     check_preset_file(write_preset, target.overwrite)
-    labelled, truth = labels is not None, "--labels PATH, a folder of COCO's annotations or a FILE.json"
-    for message, is_refused in {
-        "--controls needs no labels: leave out --labels": controls and labelled,
-        "--controls is for captions, such as `sira caption -o FILE` writes: give PATH": controls and not paths,
-        "--answers and --objects are for --controls: records hold their answers already": not controls
-        and (answers or objects),
-        "--scenes and --limit are for drawn scenes: leave out PATH, or these": paths
-        and (scenes or (limit and not controls)),
-        "--labels is for records: also give PATH": labelled and not paths,
-        f"give the ground truth: {truth}": paths and not controls and not labelled,
-    }.items():
-        if is_refused:
+    labelled, drawn, truth = labels is not None, scenes or (limit and not controls), "a folder of COCO's annotations"
+    for refused, message in (
+        (controls and labelled, "--controls needs no labels: leave out --labels"),
+        (controls and not paths, "--controls is for captions, such as `sira caption -o FILE` writes: give PATH"),
+        (
+            not controls and (answers or objects),
+            "--answers and --objects are for --controls: records hold their answers already",
+        ),
+        (paths and drawn, "--scenes and --limit are for drawn scenes: leave out PATH, or these"),
+        (labelled and not paths, "--labels is for records: also give PATH"),
+        (paths and not controls and not labelled, f"give the ground truth: --labels PATH, {truth} or a FILE.json"),
+    ):
+        if refused:
             raise SettingsError(message)
     preset = choose_preset(model)
     if labels is not None:

@@ -32,7 +32,7 @@ _TYPE = re.compile(rf"<(list\[\w+\]|{'|'.join(VALUES)})>")
 
 def in_one_line(error: TyperException) -> str:
     """Return a usage error in our words: the option, what was given, what was expected."""
-    kind, fields = kind_of(error), vars(error)
+    kind, fields = type(error).__name__, vars(error)  # Typer has no public names for the errors of its parser
     if kind == "NoSuchOption":
         nearest = f"; did you mean {fields['possibilities'][0]}?" if fields["possibilities"] else ""
         return f"no such option: {fields['option_name']}{nearest}"
@@ -49,11 +49,6 @@ def in_one_line(error: TyperException) -> str:
         return f"{name} {error.message}"
     (problem,) = cause.errors()[:1]
     return f"{name} {problem['input']}: {_expected(parameter, problem)}"
-
-
-def kind_of(error: TyperException) -> str:
-    """Return the name of an error's class: Typer has no public names for those of its parser."""
-    return type(error).__name__
 
 
 def _named(parameter: Any) -> str:
@@ -76,8 +71,8 @@ def _expected(parameter: Any, problem: Any) -> str:
     if problem["type"] == "value_error":
         choices = tuple(re.findall("'([^']*)'", problem["msg"])[1:])
         return f"expected {Setting(str, '', choices=choices).values}"
-    limits = {"low": parameter.min, "high": parameter.max}
-    limits = {name: limit for name, limit in limits.items() if limit is not None}
+    ends = {"low": parameter.min, "high": parameter.max}
+    limits = {name: limit for name, limit in ends.items() if limit is not None}
     real = problem["type"].startswith("float") or any(isinstance(limit, float) for limit in limits.values())
     return f"expected {Setting(float if real else int, '', **limits).values}"
 
@@ -108,7 +103,7 @@ class Command(TyperCommand):
             rest: list[str] = super().parse_args(ctx, self._repeated(args))
         except TyperException as error:
             name = vars(error).get("option_name", "")
-            takes = kind_of(error) == "NoSuchOption" and any("--set" in option.opts for option in self.params)
+            takes = type(error).__name__ == "NoSuchOption" and any("--set" in option.opts for option in self.params)
             if takes and (instead := spelled(name)):
                 raise SettingsError(f"no such option: {name}; use {instead}") from None
             raise

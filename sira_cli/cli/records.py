@@ -16,7 +16,6 @@ from sira_cli.errors import SettingsError
 if TYPE_CHECKING:
     from sira_cli.analysis.compare import Comparison, Pair
 
-WORDS = 12  # words that `compare` lists
 ENDINGS = {
     "output": ".jsonl",
     "csv": ".csv",
@@ -91,11 +90,6 @@ def _print_sums(comparison: Comparison) -> None:
         table.add_row(name, *shown)
     table_console().print(table)
     print(f"\n{comparison.equal} of {comparison.both} texts are equal")
-    words = list(comparison.words.items())[:WORDS]
-    for title, number in ((f"words of {a} that are not in {b}", 0), (f"words of {b} that are not in {a}", 1)):
-        listed = [f"{word} {counts[number]}" for word, counts in words if counts[number] > counts[1 - number]]
-        if listed:
-            print(f"{title}, with the number of texts: {', '.join(listed)}")
 
 
 @with_options(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -28,7 +27,6 @@ from sira_cli.errors import NotCalibratedError, SettingsError, UnsupportedModelE
 from sira_cli.methods import find
 
 if TYPE_CHECKING:
-    from sira_cli.analysis.questions import QuestionSet
     from sira_cli.analysis.sweep import SweepReport
     from sira_cli.models.preset import Preset
     from sira_cli.run.lvlm import Lvlm
@@ -136,6 +134,7 @@ def sweep(
     from sira_cli.analysis.questions import in_splits
     from sira_cli.demo.questions import validation_questions
     from sira_cli.eval.benchmark import ONE_WORD
+    from sira_cli.pictures.find import check_images
 
     ks = () if k in (None, "all") else measured.parse_ks(str(k))
     alphas = measured.parse_alphas(alpha)
@@ -143,19 +142,19 @@ def sweep(
     check_plot(plot, overwrite or output is not None)
     check_preset_file(write_preset, overwrite)
     preset = choose_preset(model, k=ks[-1] if ks else None)
-    questions = questions_of(
-        *(preset, files or [], images, scenes, lambda: validation_questions(limit)),
-        lambda paths, images: in_splits(paths, images, limit, ONE_WORD),
-    )
+    drawn, folder = are_drawn(preset, files, images, scenes), images or Path()
+    questions = validation_questions(limit) if drawn else in_splits(files or [], folder, limit, ONE_WORD)
+    if not drawn:
+        check_images(folder, questions.pictures)
     if captions and questions.count_caption is None:
         raise SettingsError("--captions is for scenes, whose content is known: leave out --captions or the files")
     units = Units[list[str]](output, overwrite=overwrite)
     with resumable(output is not None, overwrite), closing(units):
         known = measured.decisive(preset, questions, alphas, captions) | {"quantization": preset.load.quantization}
         units.check(known | ({"k": list(ks)} if ks else {}))
-        lvlm = load_model(preset, model, "sira", pictures=questions.files() if questions.folder else ())
+        lvlm = load_model(preset, model, "sira", pictures=() if drawn else questions.files())
         grid = measured.Grid.of(lvlm, k, alphas)
-        together = batch_size or (None if questions.folder else SCENE_BATCH)
+        together = batch_size or (SCENE_BATCH if drawn else None)
         events = measured.sweep(lvlm, questions, grid, units, captions=captions, batch_size=together)
         show_stages(events, len(questions.pictures))
     if units:
@@ -167,30 +166,20 @@ def sweep(
         raise typer.Exit(3)
 
 
-def questions_of(
-    preset: Preset,
-    paths: list[Path],
-    images: Path | None,
-    scenes: bool,
-    draw: Callable[[], QuestionSet],
-    read: Callable[[list[Path], Path], QuestionSet],
-    files: str = "POPE's question files",
-) -> QuestionSet:
-    """Return questions about drawn scenes, or those of files. A missing picture is found before a model is loaded."""
+def are_drawn(
+    preset: Preset, paths: list[Path] | None, images: Path | None, scenes: bool, files: str = "POPE's question files"
+) -> bool:
+    """Return whether questions are about drawn scenes; else check that files and the folder of images are given."""
     from sira_cli.models.presets import BUNDLED
-    from sira_cli.pictures.find import check_images
 
-    if scenes or (not paths and preset.model == BUNDLED):
-        if paths or images is not None:
-            raise SettingsError(NOT_BOTH)
-        return draw()
-    if not paths or images is None:
+    drawn = scenes or (not paths and preset.model == BUNDLED)
+    if drawn and (paths or images is not None):
+        raise SettingsError(NOT_BOTH)
+    if not drawn and (not paths or images is None):
         raise SettingsError(
             f"give {files} with --images FOLDER, or --scenes (-p demo: the bundled model on drawn scenes)"
         )
-    questions = read(paths, images)
-    check_images(images, questions.pictures)
-    return questions
+    return drawn
 
 
 def _write_preset(report: SweepReport, preset: Preset, path: Path) -> None:

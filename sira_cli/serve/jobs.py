@@ -6,8 +6,7 @@ import base64
 import difflib
 import hashlib
 import secrets
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -42,30 +41,22 @@ SHOWN = (
 Logprob = dict[str, Any]  # token, logprob, bytes; top_logprobs
 
 
-@contextmanager
-def _about(param: str) -> Iterator[None]:
-    """Name a request's key in errors about its value."""
-    try:
-        yield
-    except SettingsError as error:
-        raise RequestError(str(error), param=shortened(param)) from error
-
-
 def settings_of(chat: ChatRequest, lvlm: Lvlm, limits: Limits) -> tuple[Preset, Method]:
     """Return preset and method with a request's changes."""
-    preset, given = lvlm.preset, chat.sira.settings
-    with _about("sira.method"):
+    preset, given, key = lvlm.preset, chat.sira.settings, "method"
+    try:
         method = preset.method(find(chat.sira.method or lvlm.method).name)
-    for name, value in given.items():
-        with _about(f"sira.{name}"):  # each alone: an error of all together has no single key
+        for key, value in given.items():  # each alone: an error of all together has no single key
             known = method.all_settings()
-            near = difflib.get_close_matches(name, [*SiraOptions.model_fields, *known], n=1)
-            if name not in known and near:
-                raise SettingsError(f"sira.{name}: no such key; did you mean `{near[0]}`?")
-            own = method.owns(name) or name not in known  # the method says which settings there are
-            tried: Method | Preset = (method if own else preset).with_values(**{name: value})
-            if name in ("k", "k_fraction") and isinstance(tried, Preset):
+            near = difflib.get_close_matches(key, [*SiraOptions.model_fields, *known], n=1)
+            if key not in known and near:
+                raise SettingsError(f"sira.{key}: no such key; did you mean `{near[0]}`?")
+            own = method.owns(key) or key not in known  # the method says which settings there are
+            tried: Method | Preset = (method if own else preset).with_values(**{key: value})
+            if key in ("k", "k_fraction") and isinstance(tried, Preset):
                 tried.sira_config.layers_after_fork(lvlm.layers)
+    except SettingsError as error:
+        raise RequestError(str(error), param=shortened(f"sira.{key}")) from error
     tokens = chat.max_completion_tokens or chat.max_tokens
     changed = preset.with_settings(
         **{name: getattr(chat, name) for name in ("temperature", "top_p", "min_p", "seed", "repetition_penalty")},
@@ -125,16 +116,15 @@ class Pictures:
         urls = chat.pictures()
         if len(urls) > limits.pictures:
             raise _too_large(f"{len(urls)} pictures; this server takes {limits.pictures} in one conversation")
-        one = len(urls) == 1
+        names = [f"picture {number}" for number in range(1, len(urls) + 1)] if urls[1:] else ["the picture"]
         found = {url: picture_data(url, limits.bytes, allow_urls=allow_urls) for url in dict.fromkeys(urls)}
-        files = {"the picture" if one else f"picture {number}": found[url] for number, url in enumerate(urls, 1)}
+        files = {name: found[url] for name, url in zip(names, urls, strict=True)}
         try:
-            sizes = [picture_size(name, data) for name, data in files.items()]
+            pixels = sum(width * height for width, height in map(picture_size, files, files.values()))
         except HugePictureError as error:
             raise _too_large(str(error)) from None
-        pixels = sum(width * height for width, height in sizes)
         if pixels > limits.pixels:
-            have = "the picture has" if one else "the pictures have"
+            have = "the pictures have" if urls[1:] else "the picture has"
             raise _too_large(f"{have} {pixels:,} pixels; this server takes {limits.pixels:,}")
         return cls(files, digest_of([hashlib.sha256(data).hexdigest() for data in files.values()]), pixels)
 

@@ -104,8 +104,7 @@ class Queue:
                     self._decode(lvlm, task, part)
         except Exception as error:
             if len(batch) == 1:
-                batch[0].report(error)
-                return
+                return batch[0].report(error)
             error.__traceback__ = None  # it holds the memory of the failed attempt
             if torch.cuda.is_available():
                 torch.cuda.empty_cache()

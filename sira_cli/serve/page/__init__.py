@@ -13,7 +13,6 @@ from sira_cli.look.claims import DOUBTED, STEPS
 from sira_cli.methods.base import Ability
 from sira_cli.run.lvlm import Lvlm
 
-_HERE = Path(__file__).parent
 # Of every file: its type is final, other sites cannot embed it, and they get no referrer.
 HEADERS = {
     "Cross-Origin-Resource-Policy": "same-origin",
@@ -29,10 +28,13 @@ POLICY = (
 
 def add_page(app: FastAPI) -> None:
     """Serve the page at `/`, for any model and without a key."""
+    page, style, script = (
+        (Path(__file__).parent / name).read_text(encoding="utf-8") for name in ("page.html", "style.css", "script.js")
+    )
     files = {
-        "/": (_read("page.html"), "text/html", {"Content-Security-Policy": POLICY}),
-        "/page/style.css": (STYLE + _read("style.css"), "text/css", {}),
-        "/page/script.js": (_read("script.js"), "text/javascript", {}),
+        "/": (page, "text/html", {"Content-Security-Policy": POLICY}),
+        "/page/style.css": (STYLE + style, "text/css", {}),
+        "/page/script.js": (script, "text/javascript", {}),
         "/page/element.js": (f"{ELEMENT}\nexport {{ element }};\n", "text/javascript", {}),
     }
 
@@ -55,7 +57,3 @@ def page_settings(lvlm: Lvlm) -> dict[str, Any]:
         "steps": STEPS,
         "function_words": sorted(function_words()),
     }
-
-
-def _read(name: str) -> str:
-    return (_HERE / name).read_text(encoding="utf-8")
