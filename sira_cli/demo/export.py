@@ -1,7 +1,7 @@
 """Scenes as the files of benchmarks, so that these run end to end without downloads; equal scenes give equal bytes.
 
-`images/`: the pictures, named after the scenes' seeds. `pope/`: a question file per split; `repope/`: the same without
-questions about faint objects. `coco/`: `ids.txt` and `annotations/`, for CHAIR. `amber/`: AMBER's data folder.
+`images/`: the pictures, named after the scenes' seeds. `pope/`: a question file per split. `coco/`: `ids.txt` and
+`annotations/`, for CHAIR. `amber/`: AMBER's data folder.
 """
 
 from __future__ import annotations
@@ -19,18 +19,13 @@ from sira_cli.demo.scenes import COLORS, OBJECTS, PLACES, SIDE, Scene, render
 from sira_cli.eval.chair import HEADS
 from sira_cli.files import make_folder, write_whole
 
-WEAK = 0.6  # opacity below which a thing is faint: RePOPE leaves ambiguous questions out
 MAX_HALLU = 5  # objects a picture that a model may well make up, about as many as AMBER lists
 
 Rows = list[dict[str, Any]]
 
 
 def export(
-    scenes: Sequence[Scene],
-    folder: Path,
-    on_progress: Callable[[int], None] = lambda done: None,
-    *,
-    overwrite: bool = False,
+    scenes: Sequence[Scene], folder: Path, progress: Callable[[int], None] = lambda done: None, overwrite: bool = False
 ) -> None:
     """Write scenes of different seeds in the formats of the benchmarks."""
 
@@ -48,12 +43,9 @@ def export(
         picture.save(encoded, "PNG")
         write(f"images/{file_name(scene)}", encoded.getvalue())
         areas[scene.seed] = np.bincount(seen.ravel(), minlength=1 + len(scene.things))[1:].tolist()
-        on_progress(done)
-    named = {file_name(scene): scene for scene in scenes}
+        progress(done)
     for split, rows in _pope(scenes).items():
-        clear = [row for row in rows if not _faint(named[row["image"]], row["text"])]
-        for name, asked in (("pope", rows), ("repope", clear)):
-            write(f"{name}/scenes_{name}_{split}.json", "".join(json.dumps(row) + "\n" for row in asked))
+        write(f"pope/scenes_pope_{split}.json", "".join(json.dumps(row) + "\n" for row in rows))
     images = [{"id": scene.seed, "file_name": file_name(scene), "width": SIDE, "height": SIDE} for scene in scenes]
     head = {"info": {"description": "Test scenes of sira demo"}, "licenses": [], "images": images}
     texts = [(scene.seed, text) for scene in scenes for text in _references(scene)]
@@ -86,12 +78,6 @@ def _pope(scenes: Sequence[Scene]) -> dict[str, Rows]:
     return rows
 
 
-def _faint(scene: Scene, question: str) -> bool:
-    """Return whether a question is about an object of which every instance is faint."""
-    about = next((things for name, things in scene.objects.items() if yes_no_question(name) == question), [])
-    return bool(about) and all(thing.strength < WEAK for thing in about)
-
-
 def _instances(scenes: Sequence[Scene], areas: dict[int, list[int]]) -> dict[str, Any]:
     """Return the boxes of objects that have a COCO category. CHAIR cannot count others."""
     numbers = {name: number for number, name in enumerate(dict.fromkeys(HEADS.values()), start=1)}
@@ -113,11 +99,12 @@ def _references(scene: Scene) -> Iterator[str]:
     CHAIR takes the colour orange for the fruit. With colours in a reference, a true "orange" is not a hallucination.
     """
     yield caption(scene, np.random.default_rng([scene.seed, scene.broken, 4]))
-    phrases = []
-    for name, things in scene.objects.items():
-        color, one = things[0].color, len(things) == 1
-        noun = name if one else OBJECTS[name].plural
-        phrases.append(f"{article(color) if one else NUMBERS[len(things)]} {color} {noun}")
+    phrases = [
+        f"{article(things[0].color)} {things[0].color} {name}"
+        if len(things) == 1
+        else f"{NUMBERS[len(things)]} {things[0].color} {OBJECTS[name].plural}"
+        for name, things in scene.objects.items()
+    ]
     yield f"{article(scene.place).capitalize()} {scene.place} with {', '.join(phrases)}."
 
 

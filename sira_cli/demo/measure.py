@@ -16,13 +16,7 @@ from pydantic import TypeAdapter
 from sira_cli.analysis.experiment import Units
 from sira_cli.demo.questions import SPLITS, Questions, SceneQuestion, caption_counts, yes_no_question
 from sira_cli.demo.scenes import Scene, render
-from sira_cli.eval.figures import (
-    ANSWER_FIGURES,
-    compare_answers,
-    compare_captions,
-    count_answer,
-    named_figures,
-)
+from sira_cli.eval.figures import ANSWER_FIGURES, compare_answers, compare_captions, count_answer, named_figures
 from sira_cli.eval.statistics import Counts, Figure, MethodFigures, Tally
 from sira_cli.methods import find
 from sira_cli.models import presets
@@ -33,6 +27,7 @@ from sira_cli.run.task import TASKS
 BATCH = 50  # captions decoded together, and half of the answers
 CAPTIONS = "captions"  # the group of captions, next to the splits of questions
 CAPTION_FIGURES = ("CHAIRs", "CHAIRi", "coverage", "words")
+MAIN_FIGURES = (*CAPTION_FIGURES, *(f"{split} accuracy" for split in SPLITS))
 
 T = TypeVar("T")
 Tallies = Mapping[str, Mapping[str, Tally]]  # by group and method
@@ -75,12 +70,8 @@ def measure(
             shown = [drawn[scene] for scene in todo for _ in asked[scene]]
             prompts = [yes_no_question(question.name) for scene in todo for question in asked[scene]]
             answers = iter(texts_of(lvlm, shown, prompts, "ask"))
-            units.add(
-                {
-                    names[scene]: [text, *islice(answers, len(asked[scene]))]
-                    for scene, text in zip(todo, captions, strict=True)
-                }
-            )
+            texts = ([text, *islice(answers, len(asked[scene]))] for scene, text in zip(todo, captions, strict=True))
+            units.add(dict(zip((names[scene] for scene in todo), texts, strict=True)))
             for scene in batch:
                 caption, *rest = units[names[scene]]
                 count(tallies, name, scene, caption, asked[scene], rest)
@@ -111,12 +102,7 @@ def unit(lvlm: Lvlm, scene: Scene, questions: Sequence[SceneQuestion]) -> str:
 
 
 def count(
-    tallies: Tallies,
-    method: str,
-    scene: Scene,
-    caption: str,
-    questions: Sequence[SceneQuestion],
-    answers: Sequence[str],
+    tallies: Tallies, method: str, scene: Scene, caption: str, questions: Sequence[SceneQuestion], answers: list[str]
 ) -> None:
     """Count one method's texts about one scene."""
     picture = str(scene.seed)
@@ -143,9 +129,7 @@ class SceneReport:
     settings: dict[str, dict[str, Any]]  # by method, those that decide the outcome: k, alpha, ...
     figures: dict[str, dict[str, Figure]]  # by method; `mean accuracy` and the like are means over the splits
     differences: dict[str, dict[str, Figure]]  # by method except the first, each figure minus the first method's
-    # by method except the first, numbers of captions that name `fewer`, `more` or `as many` absent objects than the
-    # first method's
-    outcomes: dict[str, dict[str, int]]
+    outcomes: dict[str, dict[str, int]]  # likewise, the captions with `fewer`, `more`, `as many` absent objects
 
     @classmethod
     def of(cls, tallies: Tallies, settings: dict[str, dict[str, Any]]) -> SceneReport:
@@ -180,16 +164,15 @@ class SceneReport:
 
     def captions_table(self) -> str:
         """Return CHAIRs, CHAIRi (lower is better), coverage and length in Markdown."""
-        return markdown([["", *CAPTION_FIGURES], *self._rows(CAPTION_FIGURES)])
+        return self.table(CAPTION_FIGURES)
 
     def answers_table(self) -> str:
         """Return POPE's figures in its three splits in Markdown."""
         rows = ([split, *row] for split in SPLITS for row in self._rows([f"{split} {name}" for name in ANSWER_FIGURES]))
         return markdown([["split", "", *ANSWER_FIGURES], *rows])
 
-    def table(self) -> str:
-        """Return the figures of captions, and the accuracy in each of POPE's splits, in Markdown."""
-        names = (*CAPTION_FIGURES, *(f"{split} accuracy" for split in SPLITS))
+    def table(self, names: Sequence[str] = MAIN_FIGURES) -> str:
+        """Return some figures in Markdown; by default those of captions, and the accuracy in each split."""
         return markdown([["", *names], *self._rows(names)])
 
     def outcomes_line(self) -> str:
@@ -204,9 +187,8 @@ class SceneReport:
     def _rows(self, names: Sequence[str]) -> list[list[str]]:
         first = next(iter(self.figures))
         rows = [[method, *(f"{row[name]}" for name in names)] for method, row in self.figures.items()]
-        for method, row in self.differences.items():
-            rows.append([f"{method} - {first}", *(f"{row[name]:+}" for name in names)])
-        return rows
+        changes = self.differences.items()
+        return rows + [[f"{method} - {first}", *(f"{row[name]:+}" for name in names)] for method, row in changes]
 
 
 def read_figures(folder: Path = presets.BUNDLED_FOLDER) -> dict[str, Any]:
@@ -229,10 +211,9 @@ def outcomes(first: Mapping[str, Counts], other: Mapping[str, Counts]) -> dict[s
 def markdown(rows: list[list[str]]) -> str:
     """Return a Markdown table with columns of even width; the first row is its head."""
     widths = [max(len(cell) for cell in column) for column in zip(*rows, strict=True)]
-    lines = [
-        "| " + " | ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)) + " |" for row in rows
-    ]
-    return "\n".join([lines[0], "|" + "|".join("-" * (width + 2) for width in widths) + "|", *lines[1:]])
+    lines = [" | ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)) for row in rows]
+    rule = "|".join("-" * (width + 2) for width in widths)
+    return "\n".join([f"| {lines[0]} |", f"|{rule}|", *(f"| {line} |" for line in lines[1:])])
 
 
 def batches(items: Sequence[T], size: int) -> Iterator[Sequence[T]]:

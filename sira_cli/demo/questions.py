@@ -66,19 +66,15 @@ def article(noun: str) -> str:
 
 
 def mentions(text: str) -> list[tuple[int, int, str]]:
-    """Find every mention of an object in a text: start, end and the object's name.
-
-    Singular, plural and synonyms count: whole words, the longest match first, ignoring case.
-    """
+    """Find each mention of an object, by any of its names, as a whole word: start, end and the object's name."""
     return [(match.start(), match.end(), LEXICON[match[0].lower()]) for match in _MENTION.finditer(text)]
 
 
 def _sentence(groups: list[list[SceneObject]], rng: np.random.Generator) -> str:
     """Return a sentence that names groups of objects.
 
-    Every sentence about objects begins with There, so that one choice between two tokens decides whether the text ends.
-    With many openings, each would be less probable than the end, and greedy decoding would stop early. For the same
-    reason a name precedes its colour: one token decides the object.
+    All begin with There, so that one choice between two tokens decides whether the text ends: many openings would each
+    be less probable than the end. For the same reason a name precedes its colour: one token decides the object.
     """
     verb = "are" if len(groups[0]) > 1 else "is"
     also = "also " if rng.random() < 0.25 else ""
@@ -123,9 +119,8 @@ class SceneQuestion:
 class Questions:
     """POPE's three splits (Li et al. 2023, Section 5.1), with co-occurrence as it is in training.
 
-    For every scene: PER_ANSWER present objects and, in each split, as many absent ones: `random`: any;
-    `popular`: the most frequent ones; `adversarial`: those that most often occur with the picture's objects, its place
-    included.
+    For every scene: PER_ANSWER present objects and, in each split, as many absent ones: any, the most frequent ones, or
+    those that most often occur with the picture's objects, its place included.
     """
 
     def __init__(self, sample: int = 2_000) -> None:

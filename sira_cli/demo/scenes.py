@@ -65,9 +65,8 @@ class Place:
     """A kind of place."""
 
     objects: dict[str, float]  # probability of each typical object: the prior that a model learns
-    # above, below: colours of the wall or sky, and of the floor or ground
-    above: Rgb
-    below: Rgb
+    above: Rgb  # the colour of the wall or sky
+    below: Rgb  # of the floor or ground
     horizon: float  # the border between them, from the top, as a share of the height
     marks: tuple[Shape, ...]  # other parts of the background; not objects
 
@@ -238,10 +237,8 @@ def _draw(draw: ImageDraw.ImageDraw, shape: Shape, box: tuple[int, int, int, int
     x0, y0, x1, y1 = box
     xs = [x0 + x * (x1 - x0) for x in shape.at[::2]]
     ys = [y0 + y * (y1 - y0) for y in shape.at[1::2]]
-    if shape.form == "rect":
-        draw.rectangle((xs[0], ys[0], xs[1], ys[1]), fill=fill)
-    elif shape.form == "ellipse":
-        draw.ellipse((xs[0], ys[0], xs[1], ys[1]), fill=fill)
+    if shape.form in ("rect", "ellipse"):
+        (draw.rectangle if shape.form == "rect" else draw.ellipse)((xs[0], ys[0], xs[1], ys[1]), fill=fill)
     elif shape.form == "polygon":
         draw.polygon(list(zip(xs, ys, strict=True)), fill=fill)
     else:

@@ -181,7 +181,9 @@ class EvalReport(Report):
         """Return the lines below the tables: what decides the figures, and the marks in labels and the paper's rows."""
         few = any(row.pictures < FEW for row in self.rows)
         bounds = f"; (low..high): its bounds, below {FEW} pictures" if few else ""
-        lines = [f"in percent but for words and length, ± half a 95 % interval over {self.intervals}{bounds}"]
+        timed = any("seconds" in row.figures for row in self.rows)
+        plain = "words, length and seconds" if timed else "words and length"
+        lines = [f"in percent but for {plain}, ± half a 95 % interval over {self.intervals}{bounds}"]
         if self.tests:
             which = f"on which answers only one of {next(iter(self.labels.values()))} and the method is right"
             lines.append(f"p: McNemar's exact test, {which}, taken as independent")
@@ -241,14 +243,13 @@ def side_by_side(reports: Sequence[EvalReport]) -> Iterator[Table | str]:
         if cells
     ]
     yield Table([""], list(heads), [rows], tight=True)
-    first = next(iter(lines), "")
     pictures = {report.benchmark: max((row.pictures for row in report.rows), default=0) for report in reports}
     yield f"pictures: {', '.join(f'{count:,} ({name})' for name, count in pictures.items())}"
     yield "in percent but for words and seconds per caption, ± half a 95 % interval over pictures"
-    yield f"(...): difference to {first} on the same pictures; ≈: no difference shown, its interval holds 0"
+    yield f"(...): difference to {next(iter(lines))} on the same pictures; ≈: no difference shown, its interval holds 0"
     yield from dict.fromkeys(line for report in reports for line in report.marks())
     if not_run := reports[0].not_run:
-        yield f"{', '.join(not_run)}: not run, because without sampling its answers equal those of {first}"
+        yield f"{', '.join(not_run)}: not run, because without sampling its answers equal those of greedy"
     for report in reports:
         stand_ins = dict.fromkeys(report.stand_ins.values())
         yield from (f"{report.benchmark}: NOT the official figures: {each}" for each in stand_ins)

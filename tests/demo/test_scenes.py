@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import hashlib
 import itertools
-import re
 from collections import Counter
 
 import numpy as np
-import pytest
 
-from sira_cli.demo.questions import NUMBERS, article, caption, mentions
+from sira_cli.demo.questions import caption, mentions
 from sira_cli.demo.scenes import (
     COLORS,
     OBJECTS,
@@ -44,39 +42,6 @@ def test_the_world_is_the_one_that_the_model_was_trained_on():
     texts = (f"{of} {caption(of, np.random.default_rng(of.seed))}" for of in SCENES)
     assert hashlib.sha256("\n".join(texts).encode()).hexdigest()[:16] == "5ec3a005feec1d84"
     assert {name for place in PLACES.values() for name in place.objects} == {*OBJECTS}
-
-
-def test_everything_that_is_said_to_be_there_is_seen():
-    for of in SCENES:
-        assert 2 <= len(of.objects) <= 7
-        picture, seen = render(of)
-        assert picture.size == (SIDE, SIDE)
-        assert set(np.unique(seen)) <= set(range(len(of.things) + 1))
-        for index, thing in enumerate(of.things, start=1):
-            x0, y0, x1, y1 = thing.box
-            assert 0 <= x0 < x1 <= SIDE
-            assert 0 <= y0 < y1 <= SIDE
-            inside = seen[y0:y1, x0:x1] == index
-            assert inside.sum() == (seen == index).sum()
-            assert inside.mean() > 0.02, (of.seed, thing)
-
-
-@pytest.mark.parametrize("of", SCENES[:60:4], ids=lambda of: str(of.seed))
-def test_captions_name_what_is_there_and_nothing_else(of):
-    text = caption(of, np.random.default_rng(of.seed))
-    assert 2 <= len(re.findall(r"[.]", text)) <= 5
-    assert {name for _, _, name in mentions(text)} == set(of.objects)
-    for start, end, name in mentions(text):
-        things = of.objects[name]
-        number = text[:start].lower().split()[-1]
-        assert number == (article(name) if len(things) == 1 else NUMBERS[len(things)])
-        assert text[start:end] == (name if len(things) == 1 else OBJECTS[name].plural)
-        if place := re.match(r" (?:on|in) the (left|right|middle)", text[end:]):
-            assert [thing.where for thing in things] == [place[1]]
-    for sentence in text.split(". "):
-        if color := re.search(r", which (?:is|are) (\w+)", sentence):
-            ((_, _, name),) = mentions(sentence)
-            assert of.objects[name][0].color == color[1]
 
 
 def test_answers_are_true():

@@ -6,8 +6,6 @@ import json
 import math
 import random
 import sys
-import warnings
-from itertools import product
 from pathlib import Path
 from typing import ClassVar
 
@@ -159,15 +157,6 @@ def test_ambers_own_files(benchmarks):
     }
 
 
-def test_numpys_sums_are_rounded_as_pythons(amber):
-    for right in range(2_000):
-        counts = {"answers": 2_000.0, "right": float(right), "no": 1_000.0, "answered no": 990.0, "rightly no": 333.0}
-        plain = amber.figures("attribute", counts)
-        numpys = amber.figures("attribute", {name: np.float64(count) for name, count in counts.items()})
-        assert numpys == plain
-        assert {type(value) for value in numpys.values()} == {float}
-
-
 # Answers from files, and AMBER's own.
 
 
@@ -188,17 +177,6 @@ def rows(texts: dict[str, str]) -> list[dict]:
 def test_answers_that_do_not_fit_are_named(amber, tmp_path, bad, message):
     with pytest.raises(DataError, match=message):
         amber.read([save(tmp_path / "answers.json", bad)])
-
-
-def test_files_together_answer_each_ask_once(amber, data, tmp_path):
-    one, other = save(tmp_path / "one.json", rows(SAID)[:2]), save(tmp_path / "other.json", rows(SAID)[1:])
-    with pytest.raises(DataError, match=r"other.json: row 1: id 2 is answered already: .*one.json: row 2"):
-        amber.read([one, other])
-    save(other, rows(SAID)[2:])
-    assert amber.read([other, one]) == {"generative": SAID}
-    both = save(tmp_path / "both.json", rows(SAID | ANSWERED))
-    assert benchmark(data, task="generative").read([both]) == {"generative": SAID}
-    assert amber.read([both]) == {"generative": SAID, "discriminative": ANSWERED}
 
 
 @pytest.mark.parametrize(
@@ -275,25 +253,3 @@ def test_the_official_pipeline_or_none(tmp_path, monkeypatch, recwarn):
         find_similarity("spacy")
     exact = find_similarity("auto")
     assert (exact.above("sky", "sky"), exact.above("sky", "skies"), exact.facts()) == (True, False, {"name": "exact"})
-
-
-def test_answers_are_those_of_spacy_and_are_looked_up_once(tmp_path):
-    rng = np.random.default_rng(0)
-    words = [f"word{number}" for number in range(40)]
-    close = np.array([3, 0, 0]) + rng.normal(size=(30, 3))
-    folder = pipeline(tmp_path, dict(zip(words, close, strict=False)))  # ten have no vector
-    nlp = pytest.importorskip("spacy").load(folder)
-    with warnings.catch_warnings(action="ignore"):
-        spacys = {(one, other): nlp(one).similarity(nlp(other)) > 0.8 for one, other in product(words, words)}
-    read = []
-
-    class Counted:
-        meta = nlp.meta
-
-        def __call__(self, word):
-            return read.append(word) or nlp(word)
-
-    found = vectors(Counted())
-    assert {pair: found.above(*pair) for pair in spacys} == spacys
-    assert 100 < sum(spacys.values()) < 800
-    assert sorted(read) == sorted(words)

@@ -11,7 +11,7 @@ import pytest
 
 from sira_cli.errors import DataError, SettingsError
 from sira_cli.eval.benchmark import Ask
-from sira_cli.eval.chair import HEADS, PROMPT, Chair, find_truth, image_of, mentions, read_ids
+from sira_cli.eval.chair import HEADS, PROMPT, Chair, find_truth, mentions, read_ids
 from sira_cli.eval.figures import text_counts
 from sira_cli.language import CHAIR_WORDS, singular, tokens
 from tests.support.eval import language_data
@@ -214,17 +214,6 @@ def test_lists_of_images(tmp_path):
             read_ids(save(text, content))
 
 
-@pytest.mark.parametrize(
-    ("text", "image"),
-    [
-        *[("7", 7), (" 0007 ", 7), ("COCO_val2014_000000000042.jpg", 42), ("a/b/000000000042.JPG", 42)],
-        *[(r"c:\val\42.png", 42), ("photo7.jpg", None), ("", None), ("-7", None), ("\u0667", None), ("7.gif", None)],
-    ],
-)
-def test_image_of_a_name(text, image):
-    assert image_of(text) == image
-
-
 # Ground truth.
 
 
@@ -296,10 +285,3 @@ def test_what_is_not_as_in_coco_is_named(coco, kind, changes, message):
     save(path, [] if changes is None else json.loads(path.read_text()) | changes)
     with pytest.raises(DataError, match=message):
         truth_of(coco, [7])
-
-
-def test_synonyms_of_a_head_are_categories_too(coco):
-    path = coco / "annotations" / "instances_val2014.json"
-    categories = [{"id": 10 + number, "name": "motorbike"} for number, _ in enumerate(CATEGORIES)]
-    save(path, json.loads(path.read_text()) | {"categories": categories})
-    assert truth_of(coco, [8]).objects[8] == {"motorcycle"}

@@ -84,23 +84,6 @@ def test_texts_are_those_of_the_model_alone(lvlm, images, method):
     assert found[3].text == found[0].text.split(" a ")[0].strip()
 
 
-def test_a_batch_of_conversations_or_samples_is_as_alone(lvlm, images):
-    """Samples are those of the seed."""
-    answer = {"role": "assistant", "content": [{"type": "text", "text": "There is a dog."}]}
-    talks = [
-        [said(images[0], "Describe this image.")],
-        [said(images[0], QUESTION), answer, {"role": "user", "content": "Describe this image."}],
-        [said(images[0], QUESTION), answer, said(images[1], "Describe this image.")],
-    ]
-    asked = [request_of(f"t {number}", talk, {"max_new_tokens": 16}) for number, talk in enumerate(talks)]
-    assert [len(request.pictures) for request in asked] == [1, 1, 2]
-    drawn = {"temperature": 1.0, "max_new_tokens": 16}
-    sampled = [plain_request("t", QUESTION, [image], drawn) for image in images[:3]]
-    for requests, task in ((asked, "caption"), (sampled, "ask")):
-        together = [answer.text for _, answer in answers(lvlm, requests, 3, task)]
-        assert together == [next(answers(lvlm, [one], 1, task))[1].text for one in requests]
-
-
 @pytest.mark.parametrize("method", ["sira", "greedy"])
 def test_losses_are_those_of_choices(lvlm, images, method):
     """The mean over a text's tokens of what `choose` sums, alone and in a batch of texts of other lengths."""

@@ -15,7 +15,7 @@ from rich.console import Console
 from scipy import stats
 
 from sira_cli.cli.terminal.output import print_tables
-from sira_cli.eval.answers import Answers, FailedAnswer
+from sira_cli.eval.answers import Answers
 from sira_cli.eval.figures import POPE_DENOMINATORS, pope_figures
 from sira_cli.eval.pope import Pope
 from sira_cli.eval.report import AUTHORS, EvalReport, MethodRow, label, paper_models, printed, results, side_by_side
@@ -146,19 +146,6 @@ def test_what_failed_under_one_method_counts_for_none():
     assert found["a", "new"].p == 0.5  # of two answers
 
 
-def test_differences_are_to_the_first_method_or_none():
-    """A mean is of methods with answers in all groups, and a group of which everything failed has only failures."""
-    nothing = said("first", "----", "1111")
-    nothing.failures.append(FailedAnswer("first", "only", "0.jpg", "gone"))
-    answers = (nothing, said("second", "1111", "1111"), said("third", "1010", "1111"))
-    found = by_group(*answers)
-    assert [key for key in found if key[1] == "first"] == [("b", "first")]
-    assert found["a", "third"].differences == found["mean", "third"].differences == {}
-    assert found["b", "third"].differences["share"].value == 0
-    (failure,) = json.loads(EvalReport.of(Made(4), answers).to_json())["failures"]
-    assert failure == {"method": "first", "part": "only", "picture": "0.jpg", "error": "gone"}
-
-
 def test_a_mean_is_of_pictures():
     """Where one group is right about a picture and the other wrong, all pictures say the same of the mean."""
     against, along = (
@@ -217,13 +204,6 @@ def test_on_a_narrow_terminal_columns_that_do_not_fit_come_below(monkeypatch, co
     assert [" ".join(line.split()) for line in out if "share" in line or "words" in line][: len(heads)] == heads
     assert sum(line.split()[:1] == ["a_name_of_its_own"] for line in out) == len(heads)
     assert "…" not in "".join(out)
-
-
-def test_below_thirty_pictures_bounds_are_shown(monkeypatch):
-    out = show(EvalReport.of(Made(2), [said("base", "10", "11"), said("new", "10", "11")]), monkeypatch)
-    row = next(line for line in out.splitlines() if line.split()[:1] == ["base"])
-    assert row.split(maxsplit=1)[1].strip() == "50.0 (7.6..92.4)"
-    assert "; (low..high): its bounds, below 30 pictures" in out
 
 
 def test_one_table_of_several_benchmarks(monkeypatch):

@@ -92,14 +92,6 @@ def test_controls(pope, loaded):
     assert loaded["greedy+apc"] == loaded["greedy"] == loaded["sira"] == 2
 
 
-@pytest.mark.parametrize("option", [("--temperature", 1), ("--set", "num_beams=2")])
-def test_sampled_answers_and_beams_stand_for_no_other_method(pope, tmp_path, option):
-    run = ("-o", tmp_path, "--method", "greedy", "--against", "greedy", *option, "--limit", 2)
-    assert pope(*run, splits=RANDOM)[0] == 0
-    _, report, _ = pope("--answers", tmp_path, "--limit", 2, splits=RANDOM)
-    assert list(report["settings"]) == ["greedy"]
-
-
 def test_settings_go_to_the_methods_that_have_them(pope, lvlm):
     given = ("--method", "sira,vcd", "--alpha", 2, "--top-p", 0.5, "--limit", 2)
     _, report, _ = pope(*given, splits=RANDOM)
@@ -239,6 +231,9 @@ def test_shards_make_the_whole(pope, whole, tmp_path):
     assert (code, values(report)) == (0, run)
     _, report, _ = pope("--answers", tmp_path, "--against", "sira")
     assert list(report["settings"]) == ["sira", "greedy"]
+    for path in tmp_path.iterdir():
+        path.write_text(path.read_text().replace('"preset": "demo"', '"preset": "llava-1.5-7b"'))
+    assert pope("--answers", tmp_path, "--paper")[1]["paper"] == "llava-1.5-7b"  # the model of the records
     code, _, err = pope("--answers", *tmp_path.glob("*.1-of-2.jsonl"))
     assert (code, err.count("is it finished, and are all shards given?")) == (2, 1)
 
@@ -283,21 +278,6 @@ def test_pictures_that_fail_are_counted_and_left_out(pope, scenes, tmp_path, loa
         (images / path.name).write_bytes(path.read_bytes())
     code, report, _ = pope("-o", tmp_path / "out", "--retry-errors", images=images)
     assert (code, report["failures"], rows(report)["scenes random", "sira"]["failed"]) == (0, [], 0)
-
-
-def test_what_failed_is_tried_again_on_request_only(pope, loaded, tmp_path, monkeypatch):
-    def refuses(self, inputs, *args, **options):
-        raise RuntimeError("out of luck")
-
-    run = ("-o", tmp_path, "--limit", 2, "--against", "sira")
-    with monkeypatch.context() as patch:
-        patch.setattr(Lvlm, "answer", refuses)
-        code, report, err = pope(*run, splits=RANDOM)
-    assert (code, report["rows"], len(report["failures"])) == (3, [], 1)
-    assert err.count("out of luck") == 1  # two questions about one picture
-    assert (pope(*run, splits=RANDOM)[0], loaded.total()) == (3, 0)
-    code, report, _ = pope(*run, "--retry-errors", splits=RANDOM)
-    assert (code, report["failures"], loaded.total()) == (0, [], 2)
 
 
 # From Python: nothing is printed.
