@@ -87,12 +87,6 @@ def test_qwen_without_video_processor(tmp_path, photos, version):
         assert result.image_tokens == math.floor(width / scale / side) * math.floor(height / scale / side), name
         assert result.status == "ok"
     inputs = lvlm.prepare([open_picture(photos["tall"]).image], ["Is there a dog?"])
-    text = lvlm.processor.tokenizer.decode(inputs["input_ids"][0])
-    assert re.sub(r"(<\|image_pad\|>)+", "IMAGE", text) == (
-        "<|im_start|>system\nYou are a helpful assistant.<|im_end|>\n<|im_start|>user\n"
-        "<|vision_start|>IMAGE<|vision_end|>Is there a dog?<|im_end|>\n<|im_start|>assistant\n"
-        + ("<think>\n\n</think>\n\n" if version == "3.5" else "")  # answers without reasoning
-    )
     grown = {"mm_token_type_ids": 0}
     slow = SlowContrast(Tiny(lvlm.model, dict(inputs), grown), 3, 0.5, image_token=lvlm.model.config.image_token_id)
     expected = lvlm.model.generate(**inputs, max_new_tokens=6, do_sample=False, logits_processor=[slow])
