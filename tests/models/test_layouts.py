@@ -18,14 +18,12 @@ from skimage import data
 from transformers import AutoConfig, GenerationConfig
 
 from sira_cli import load
-from sira_cli.core import reference
 from sira_cli.models import presets
 from sira_cli.models.load import check_structure, inspect_model
 from sira_cli.models.preset import Preset
 from sira_cli.models.processor import chat_inputs, load_processor
 from tests.support import layouts
-from tests.support.helpers import mostly_slow
-from tests.support.tiny_parts import Tiny
+from tests.support.helpers import by_the_letter, mostly_slow
 
 QUESTION = "Is there a cat on the table?"
 QWEN = (151645, 151643)
@@ -76,18 +74,8 @@ def test_tokens_are_those_of_algorithm_1_by_the_letter(name, layout):
     picture = Image.fromarray(data.rocket()).resize((320, 32) if name in STRIPS else (64, 64))
     inputs = lvlm.prepare([picture], [QUESTION])
     assert lvlm.ends.ids == KNOWN[name][1]
-    (image_token,) = {*inputs["input_ids"][lvlm.find_image(inputs["input_ids"])].tolist()}
-    grown = dict.fromkeys({"mm_token_type_ids", "token_type_ids"} & {*inputs}, 0)
-    prompt = Tiny(lvlm.model, {**inputs, "logits_to_keep": 1}, grown, image_token=image_token)
     k = {"qwen2.5-vl-7b": 14, "llava-1.5-7b": 16}.get(name, lvlm.layers // 2)  # the paper's, for its two models
-    slow = reference.decode(prompt, k, 0.5, 2)
-    steps = []
-    tokens = lvlm.generate(inputs, on_tokens=lambda _, step: steps.append(step))
-    assert tokens[0, :2].tolist() == slow.tokens
-    for view in ("full", "cf"):
-        found = [getattr(step, view)[0] for step in steps[:2]]
-        assert max(float((one - two).abs().max()) for one, two in zip(found, getattr(slow, view), strict=True)) < 1e-3
-    assert float((slow.full - slow.cf).abs().max()) > 0.05
+    by_the_letter(lvlm, inputs, 2, k=k, gap=0.05)
     greedy = lvlm.under(preset.method("greedy")).generate(inputs)
     plainly = GenerationConfig(do_sample=False, max_new_tokens=3, pad_token_id=0)
     plain = lvlm.model.generate(**inputs, generation_config=plainly)

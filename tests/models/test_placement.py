@@ -14,8 +14,7 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import nn
 
-from sira_cli import Lvlm, Step, load
-from sira_cli.core import reference
+from sira_cli import Lvlm, load
 from sira_cli.errors import SettingsError
 from sira_cli.models import placement
 from sira_cli.models.load import check_structure, load_model
@@ -23,7 +22,7 @@ from sira_cli.models.placement import HalfLinear, can_pack, packed_bytes
 from sira_cli.models.presets import find
 from sira_cli.pictures.sources import open_picture
 from tests.support import layouts
-from tests.support.tiny_parts import Tiny
+from tests.support.helpers import by_the_letter
 
 GB = 10**9
 packs = pytest.mark.skipif(
@@ -213,12 +212,4 @@ def test_both_streams_are_those_of_algorithm_1_on_plain_matrices(llava_folder, p
     lvlm, plain = load(folder, dtype="float32", device="cpu", max_new_tokens=4), unpacked(folder)
     assert isinstance(lvlm.model.lm_head, HalfLinear)
     inputs = lvlm.prepare([open_picture(photos["chelsea"]).image], ["Is there a cat?"])
-    prompt = Tiny(plain.model, dict(inputs), image_token=plain.model.config.image_token_id)
-    slow = reference.decode(prompt, lvlm.k, lvlm.alpha, 4)
-    steps: list[Step] = []
-    tokens = lvlm.generate(inputs, on_tokens=lambda _, step: steps.append(step))
-    assert tokens[0].tolist() == slow.tokens
-    for step, full, cf in zip(steps, slow.full, slow.cf, strict=True):
-        assert torch.allclose(step.full[0], full, rtol=0, atol=1e-4 * float(full.abs().max()))
-        assert torch.allclose(step.cf[0], cf, rtol=0, atol=1e-4 * float(cf.abs().max()))
-    assert float((slow.full - slow.cf).abs().max()) > 0.1
+    by_the_letter(lvlm, inputs, 4, model=plain.model, gap=0.1)

@@ -137,6 +137,24 @@ def equal_streams(steps: Iterable[Step], expected: Any, atol: float = 1e-4) -> f
     return max(float((full - expected.full).abs().max()), float((cf - expected.cf).abs().max()))
 
 
+def by_the_letter(
+    lvlm: Any, inputs: Any, count: int, *, model: Any = None, k: int = 0, atol: float = 1e-3, gap: float = 0.01
+) -> None:
+    """The first tokens, and both streams' logits, are those of Algorithm 1 on the loaded model, or on another one."""
+    model, ids, steps = model or lvlm.model, inputs["input_ids"], list[Step]()
+    (image_token,) = {*ids[lvlm.find_image(ids)].tolist()}
+    grown = dict.fromkeys({"mm_token_type_ids", "token_type_ids"} & {*inputs}, 0)
+    if model.config.model_type == "paligemma":
+        grown["token_type_ids"] = 1  # the prompt is a prefix, what follows is causal
+    shown = {name: value for name, value in inputs.items() if name != "labels"}  # which PaliGemma's processor adds
+    case = tiny.Tiny(model, shown, grown, image_token=image_token)
+    expected = reference.decode(case, k or lvlm.k, lvlm.alpha, count)
+    tokens = lvlm.generate(inputs, on_tokens=lambda _, step: steps.append(step))
+    assert tokens[0, :count].tolist() == expected.tokens
+    equal_streams(steps[:count], expected, atol)
+    assert float((expected.full - expected.cf).abs().max()) > gap
+
+
 def compared(
     case: tiny.Tiny, config: SiraConfig, steps: int = 6, caches: tuple[bool, ...] = (True, False)
 ) -> tuple[float, float]:
