@@ -155,7 +155,12 @@ def find_backbone(model: Any) -> Backbone:
     tested = config.model_type in TESTED and not _untested_stack(config)
     # eager attention returns weights, possibly of all rows
     few_queries = tested and attention == "sdpa" and mixers[-1].plain
-    after_keys = _after_keys(layers[-1], mixers[-1], few_queries) if tested else ()
+    module, mlp = mixers[-1].module, getattr(layers[-1], "mlp", None)
+    if mlp is not None and any("expert" in part for part, _ in mlp.named_modules()):
+        mlp = None  # a model may have to report the experts of each row
+    projections = "q_proj" * few_queries, "o_proj" * mixers[-1].plain
+    parts = (*(getattr(module, part, None) for part in projections if part), mlp)
+    after_keys = tuple(part for part in parts if tested and part is not None)
     return Backbone(decoder, layers, norm, max(1, len(deepstack)), tested, mixers, after_keys, few_queries)
 
 
@@ -207,18 +212,6 @@ def fork_place(model: Any, config: SiraConfig) -> tuple[Backbone, int]:
             f"{backbone.first_boundary} layers (DeepStack): k must be at most {layers - backbone.first_boundary}"
         )
     return backbone, layers - k
-
-
-def _after_keys(layer: Any, mixer: Mixer, few_queries: bool) -> tuple[nn.Module, ...]:
-    mlp = getattr(layer, "mlp", None)
-    if mlp is not None and any("expert" in name for name, _ in mlp.named_modules()):
-        mlp = None  # a model may have to report the experts of each row
-    parts = (
-        getattr(mixer.module, "q_proj", None) if few_queries else None,
-        getattr(mixer.module, "o_proj", None) if mixer.plain else None,
-        mlp,
-    )
-    return tuple(part for part in parts if part is not None)
 
 
 def output_projections(model: Any) -> list[nn.Module]:

@@ -90,7 +90,7 @@ def cf_mask(model_mask: Tensor | None, streams: Streams, rows: Tensor, visible: 
 
     batch, (heads, q, kv) = len(rows), model_mask.shape[1:]
     positions = streams.positions()  # [B, N]
-    row = rows - streams.rows_before(q)  # [B, R] which row of the model's mask
+    row = rows - (streams.full_rows - q)  # [B, R] which row of the model's mask
     column = positions - streams.first_column(kv)  # [B, N] which column
     index = column.clamp(0, kv - 1)  # [B, N]
     picked = model_mask.to(rows.device).expand(batch, heads, q, kv)
@@ -126,7 +126,7 @@ class Pass:
     def columns(self) -> Tensor:
         """Return the full stream's column of each packed row, `[B, q + T]`: the position of a row in its text."""
         newest = self.newest()  # [B, T]
-        full = self.streams.rows_before(self.q) + torch.arange(self.q, device=newest.device)
+        full = self.streams.full_rows - self.q + torch.arange(self.q, device=newest.device)
         return torch.cat([full.expand(len(newest), -1), newest], dim=1)
 
     def prompt_streams(self) -> Streams:

@@ -88,8 +88,9 @@ class _BothStreams:
             hidden = torch.cat([hidden[:, :1], hidden[:, 1:]])  # [2B, 1, d]
         else:
             hidden, self._cf = hidden[:, : now.q], hidden[:, now.q :]  # [B, q, d], [B, T, d]
-        late = _late(now, mixer)
-        return _called_with(mixer, args, kwargs, hidden, None if late is None else late.states)
+        late: Any = None if now.cache is None else now.cache.layers[mixer.layer_idx]
+        states = None if late is None else late.states
+        return with_hidden(mixer, args, with_layer(kwargs, mixer.layer_idx, states), hidden)
 
     def after(self, mixer: Any, args: tuple[Any, ...], kwargs: dict[str, Any], output: Tensor) -> Tensor:
         """After the mixer: in a prompt run the CF stream; join the rows of both streams as the layer expects them."""
@@ -98,27 +99,11 @@ class _BothStreams:
             return torch.cat(output.chunk(2), dim=1)  # [B, 2, d]
         cf, self._cf = self._cf, torch.empty(0)
         live = now.streams.seen()  # [B, T], None: no fillers
-        late = _late(now, mixer)
+        late: Any = None if now.cache is None else now.cache.layers[mixer.layer_idx]
         states = None if late is None else LinearAttentionLayer(number_of_states=late.number_of_states)
-        args, kwargs = _called_with(mixer, args, kwargs, cf, states)
+        args, kwargs = with_hidden(mixer, args, with_layer(kwargs, mixer.layer_idx, states), cf)
         kwargs[mask_name(mixer, kwargs)] = None if live is None else live.to(cf.device)
         cf_output = mixer.forward(*args, **kwargs)  # not called as a module: that would come back here
-        if late is not None and states is not None:
+        if states is not None:
             late.stack(states)
         return torch.cat([output, cf_output], dim=1)  # [B, q + T, d]
-
-
-def _late(now: Pass, mixer: Any) -> LateStateLayer | None:
-    """Return a mixer's layer in the cache; None without a cache."""
-    if now.cache is None:
-        return None
-    late = now.cache.layers[mixer.layer_idx]
-    assert isinstance(late, LateStateLayer)
-    return late
-
-
-def _called_with(
-    mixer: Any, args: tuple[Any, ...], kwargs: dict[str, Any], hidden: Tensor, states: LinearAttentionLayer | None
-) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """Return a mixer's arguments with other hidden states, and with a cache whose layer has these states."""
-    return with_hidden(mixer, args, with_layer(kwargs, mixer.layer_idx, states), hidden)

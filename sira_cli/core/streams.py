@@ -43,10 +43,6 @@ class Streams:
         """Return the position of the newest row, `[B, 1]`."""
         return self.rows.new_full((len(self.rows), 1), self.full_rows - 1)
 
-    def rows_before(self, q: int) -> int:
-        """Return the number of rows of the full stream before its newest q."""
-        return self.full_rows - q
-
     def first_column(self, kv: int) -> int:
         """Return the position of the first of the model's kv mask columns: 0, unless a sliding window has moved on."""
         return max(self.full_rows - kv, 0)

@@ -17,8 +17,6 @@ from sira_cli.methods.settings import setting
 if TYPE_CHECKING:
     from torch import Tensor
 
-BUCKETS = ("low", "high")
-
 
 @dataclass(frozen=True)
 class Dola(Method):
@@ -34,7 +32,7 @@ class Dola(Method):
         None,
         "layers to pick from: low for long texts, high for short answers (none: low for captions, high for questions)",
         kind=str,
-        choices=BUCKETS,
+        choices=("low", "high"),
         optional=True,
     )
     relative_top: float = setting(0.1, "plausibility cut-off", low=0, high=1, above_low=True)

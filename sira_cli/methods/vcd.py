@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 from sira_cli.errors import UnsupportedModelError
-from sira_cli.methods.base import CutContrast, PromptBatch
+from sira_cli.methods.base import CutContrast, Inputs, PromptBatch
 from sira_cli.methods.prompts import pictures_of
 from sira_cli.methods.settings import setting
 
@@ -62,12 +62,7 @@ def signal_share(step: int) -> float:
 
 
 def noised(
-    inputs: Mapping[str, Tensor],
-    image_tokens: Tensor,
-    copies: int,
-    step: int,
-    seeds: Sequence[int],
-    counts: Sequence[int] | None = None,
+    inputs: Inputs, image_tokens: Tensor, copies: int, step: int, seeds: Sequence[int], counts: Sequence[int] = ()
 ) -> Tensor:
     """Return x' = sqrt(a) x + sqrt(1 - a) e of normalised pixels x, in float32; a = `signal_share(step)`.
 
@@ -81,7 +76,7 @@ def noised(
     if "image_position_ids" in inputs:  # Gemma 4 expects values from 0 to 1, and normalises them itself
         pixels = 2 * pixels - 1
     mixed, share = pixels.clone(), signal_share(step)
-    counts = [1] * len(seeds) if counts is None else counts
+    counts = counts or [1] * len(seeds)
     pictures = list(_pictures(inputs, pixels, image_tokens.tolist(), sum(counts)))
     if len(pictures) == sum(counts):
         each = iter(pictures)
@@ -101,7 +96,7 @@ def noised(
     return (mixed + 1) / 2 if "image_position_ids" in inputs else mixed
 
 
-def _pictures(inputs: Mapping[str, Tensor], pixels: Tensor, image_tokens: list[int], count: int) -> Iterator[list[Any]]:
+def _pictures(inputs: Inputs, pixels: Tensor, image_tokens: list[int], count: int) -> Iterator[list[Any]]:
     """Yield the place of each of `count` pictures, or of each prompt's, in `pixels`: indices of parts, not padding."""
     if "image_grid_thw" in inputs:  # rows of patches, one picture after the other
         yield from _following(inputs["image_grid_thw"].prod(dim=-1).tolist())

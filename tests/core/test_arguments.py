@@ -8,9 +8,7 @@ from torch import nn
 from transformers.cache_utils import DynamicCache
 
 from sira_cli.core import arguments
-from sira_cli.core.fork import attach
 from sira_cli.errors import UnsupportedModelError
-from tests.support import tiny
 
 
 class Renamed(nn.Module):
@@ -50,19 +48,3 @@ def test_the_mask_is_found_also_if_it_is_none():
     assert arguments.mask_name(Renamed(), {"own_mask": None, "store": None}) == "own_mask"
     with pytest.raises(UnsupportedModelError, match="Renamed was not called with one attention mask, but with none"):
         arguments.mask_name(Renamed(), {"store": None})
-
-
-def test_rows_that_nobody_knows_are_refused_by_name():
-    """Passed unpacked, they would belong to the full stream only."""
-    case = tiny.llava()
-
-    def add(layer, args, kwargs):
-        return args, {**kwargs, "weights_of_rows": torch.ones(args[0].shape[:2])}
-
-    layer = case.model.get_decoder().layers[tiny.LAYERS // 2]  # b
-    handle = layer.register_forward_pre_hook(add, with_kwargs=True)
-    try:
-        with attach(case.model), pytest.raises(UnsupportedModelError, match="called with weights_of_rows, which has a"):
-            case.model.generate(**case.inputs, max_new_tokens=2, do_sample=False)
-    finally:
-        handle.remove()

@@ -128,10 +128,8 @@ def with_half_a_picture(case: tiny.Tiny) -> dict[str, torch.Tensor]:
 def singles_of(name: str) -> list[dict[str, torch.Tensor]]:
     """Prompts of different lengths, with pictures of two sizes where a family has several."""
     case = case_of(name)
-    if name == "LLaVA-1.5":
-        return llava_prompts()
     if name in tiny.FAMILIES:
-        return family_prompts(name, case, 3)
+        return family_prompts(name, case)
     sizes = name in ("dots3_note", "kimi_k25", "ernie4_5_vl_moe")
     return [case.inputs, with_half_a_picture(case) if sizes else census.longer(case, 4)]
 

@@ -12,11 +12,11 @@ import torch
 from transformers.generation.streamers import BaseStreamer
 
 from sira_cli._version import __version__
-from sira_cli.core.config import SiraConfig
 from sira_cli.core.hooks import attached_hooks
 from sira_cli.errors import AttachError, ImageTokenError, SettingsError
 from tests.support import tiny
-from tests.support.helpers import SlowContrast, generate, generate_sira
+from tests.support.decoding import case_of
+from tests.support.helpers import SlowContrast, generate
 
 FOLDER = Path(__file__).parents[2] / "custom_generate"
 
@@ -34,18 +34,14 @@ def decode(case: tiny.Tiny, **settings: object) -> torch.Tensor:
     return generate(case.model, case.inputs, **OURS | settings)
 
 
-@pytest.mark.parametrize("case", [tiny.llava(), tiny.qwen("2.5"), tiny.gemma3()], ids=["llava", "qwen2.5-vl", "gemma3"])
-def test_texts_are_those_of_the_slow_contrast(case: tiny.Tiny):
-    slow = SlowContrast(case, 3, 1.0)
-    expected = generate(case.model, case.inputs, logits_processor=[slow])
+@pytest.mark.parametrize("name", ["LLaVA-1.5", "Qwen2.5-VL", "Gemma 3"])
+def test_texts_are_those_of_the_slow_contrast(name: str):
+    """Without K, the fork is in the middle."""
+    case = case_of(name)
+    expected = generate(case.model, case.inputs, logits_processor=[SlowContrast(case, 3, 1.0)])
     assert torch.equal(decode(case, k=3, alpha=1.0), expected)
+    assert torch.equal(decode(case, alpha=1.0), expected)
     assert torch.equal(decode(case, alpha=0.0), generate(case.model, case.inputs, max_new_tokens=6))
-
-
-def test_without_k_the_fork_is_in_the_middle():
-    case = tiny.llava()
-    tokens, _ = generate_sira(case.model, case.inputs, SiraConfig(alpha=1.0))
-    assert torch.equal(decode(case, alpha=1.0), tokens)
 
 
 def test_a_streamer_sees_each_token_as_it_is_picked():
@@ -59,46 +55,34 @@ def test_a_streamer_sees_each_token_as_it_is_picked():
         def end(self) -> None:
             self.parts.append("end")
 
-    case, kept = tiny.llava(), Kept()
+    case, kept = case_of("LLaVA-1.5"), Kept()
     tokens = decode(case, k=3, streamer=kept)
     assert kept.parts == [case.inputs["input_ids"][0].tolist(), *[[token] for token in tokens[0].tolist()], "end"]
 
 
-def test_scores_and_dictionaries_are_returned_as_ever():
-    case = tiny.llava()
-    output = case.model.generate(
-        **case.inputs, **OURS, k=3, do_sample=False, max_new_tokens=4, return_dict_in_generate=True, output_logits=True
-    )
-    assert [step.argmax().item() for step in output.logits] == output.sequences[0, -4:].tolist()
-
-
-def test_wrong_settings_and_prompts_without_a_picture_are_refused_and_leave_no_hooks():
-    case = tiny.llava()
-    with pytest.raises(SettingsError, match="k = 99 is out of range"):
-        decode(case, k=99)
+def test_wrong_settings_and_prompts_without_a_picture_are_refused_and_leave_no_hooks(monkeypatch, llava):
+    for settings, message in [
+        ({"k": 99}, "k = 99 is out of range"),
+        ({"gamma": 2.0}, r"\['gamma'\].*: the settings of SIRA are k, alpha and beta"),
+    ]:
+        with pytest.raises(SettingsError, match=message):
+            decode(llava, **settings)
     with pytest.raises(ImageTokenError):
-        case.model.generate(input_ids=torch.tensor([[1, 2, 3]]), max_new_tokens=1, **OURS)
-    assert torch.equal(decode(case, alpha=0.0), generate(case.model, case.inputs, max_new_tokens=6))
-
-
-def test_an_unknown_setting_is_told_which_ones_there_are(monkeypatch):
-    case = tiny.llava()
-    with pytest.raises(SettingsError, match=r"\['gamma'\].*: the settings of SIRA are k, alpha and beta"):
-        decode(case, gamma=2.0)
-    assert torch.equal(decode(case, alpha=0.0), generate(case.model, case.inputs, max_new_tokens=6))
+        llava.model.generate(input_ids=torch.tensor([[1, 2, 3]]), max_new_tokens=1, **OURS)
+    assert torch.equal(decode(llava, alpha=0.0), generate(llava.model, llava.inputs, max_new_tokens=6))
 
     def fails(**arguments):
         raise ValueError("something else")
 
-    monkeypatch.setattr(case.model, "generate", fails)
+    monkeypatch.setattr(llava.model, "generate", fails)
     with pytest.raises(ValueError, match="something else") as other:
-        decode(case)
+        decode(llava)
     assert not isinstance(other.value, SettingsError)
 
 
 def test_a_second_thread_is_refused_while_the_first_one_generates():
     """It is told what to do; the first one's text is what it is alone, and then the model is free."""
-    case, found = tiny.llava(), []
+    case, found = case_of("LLaVA-1.5"), []
     alone = decode(case, k=3)
 
     class Meanwhile(BaseStreamer):
@@ -141,11 +125,8 @@ def test_of_two_threads_that_attach_at_once_one_is_refused(monkeypatch):
     assert [type(error) for one in tries if (error := one.exception())] == [AttachError]
 
 
-def test_its_code_runs_only_for_those_who_trust_it():
+def test_its_code_runs_only_for_those_who_trust_it_and_asks_for_the_package(llava):
     with pytest.raises(ValueError, match="trust_remote_code=True"):
-        decode(tiny.llava(), trust_remote_code=False)
-
-
-def test_it_asks_for_the_package_as_it_is():
+        decode(llava, trust_remote_code=False)
     requirements = (FOLDER / "custom_generate" / "requirements.txt").read_text().split()
     assert requirements == [f"sira-cli>={__version__}"]

@@ -102,7 +102,7 @@ def test_every_k_equals_algorithm_1(name: str):
 @pytest.mark.parametrize("name", ["LLaVA-1.5", "eager", "Qwen2.5-VL", "Qwen3.5", "LFM2-VL", "Gemma 4 E"])
 def test_every_k_in_a_left_padded_batch(name: str):
     case = tiny.llava("eager") if name == "eager" else case_of(name)
-    singles = llava_prompts() if name in ("LLaVA-1.5", "eager") else family_prompts(name, case, 3)
+    singles = llava_prompts() if name == "eager" else family_prompts(name, case)
     full, cf = next_token(case.model, SiraConfig(), left_pad(singles), [2, 5, 3, 2])
     assert list(cf) == [5, 3, 2]
     for row, single in enumerate(singles):

@@ -15,7 +15,7 @@ from transformers.models.llama.modeling_llama import LlamaAttention, LlamaDecode
 from sira_cli.core import arguments, upstream
 from tests.support import tiny
 from tests.support.helpers import left_pad
-from tests.support.prompts import family_prompts
+from tests.support.prompts import llava_prompts
 
 SOURCE = Path(upstream.__file__)
 # Each private name, and what has it.
@@ -60,7 +60,7 @@ def case():
 @pytest.fixture(scope="module")
 def padded(case):
     """Two prompts of different lengths, left-padded."""
-    return left_pad(family_prompts("LLaVA", case, 2))
+    return left_pad(llava_prompts()[:2])
 
 
 @pytest.mark.parametrize("name", [name for name, owner in PRIVATE.items() if owner is not None])

@@ -1,35 +1,33 @@
-"""Branches made by the processors of all families: a batch gives the texts of single runs."""
+"""Batches of the processors of all families: with a branch or without, they give the texts of single runs."""
 
 from __future__ import annotations
 
 import itertools
 
 import pytest
-from PIL import Image
-from skimage import data
 
 from sira_cli import load
 from sira_cli.models.model import BRANCH
+from sira_cli.pictures.sources import open_picture
 from tests.support.checkpoints import REPRESENTATIVES
 from tests.support.helpers import mostly_slow
 
 # PaliGemma's processor hands torch tensors to numpy's array().
 pytestmark = pytest.mark.filterwarnings("ignore:__array__ implementation doesn't accept a copy:DeprecationWarning")
-PROMPTS = ["Is there a cat on the table?", "What is it?"]
-
-
+PROMPTS = ["Is there a cat on the table?", "What is it?", "Describe this picture in detail, please."]
 CHECKPOINTS = [*REPRESENTATIVES[:4], "LLaVA-NeXT", "InternVL", "Idefics3"]  # the last three cut pictures up
-CASES = list(itertools.product(CHECKPOINTS, ["text-only", "vcd", "icd"]))
+OTHERS = list(itertools.product(["LLaVA-1.5", "Qwen2.5-VL"], ["m3id", "sid", "dola", "opera"]))
+CASES = [*itertools.product(CHECKPOINTS, ["text-only", "vcd", "icd"]), *OTHERS]
 
 
 @pytest.mark.parametrize(
-    ("checkpoint", "method"), mostly_slow(CASES, *((name, "vcd") for name in CHECKPOINTS), *CASES[:3])
+    ("checkpoint", "method"),
+    mostly_slow(CASES, *((name, "vcd") for name in CHECKPOINTS), *CASES[:3], OTHERS[0], OTHERS[1], OTHERS[5]),
 )
-def test_a_batch_of_two_sizes_gives_the_texts_of_single_runs(checkpoint: str, method: str, checkpoint_of):
+def test_a_batch_of_several_sizes_gives_the_texts_of_single_runs(checkpoint: str, method: str, checkpoint_of, photos):
     lvlm = load(checkpoint_of(checkpoint), method=method, dtype="float32", max_new_tokens=6)
-    pictures = [Image.fromarray(pixels) for pixels in (data.chelsea(), data.astronaut()[:, 80:400])]
-    inputs = lvlm.prepare(pictures, PROMPTS)
-    together = [answer.text for answer in lvlm.answer(inputs)]
+    pictures = [open_picture(str(photos[name])).image for name in ("coffee", "tall", "rocket")]
+    together = [answer.text for answer in lvlm.answer(lvlm.prepare(pictures, PROMPTS))]
     for picture, prompt, text in zip(pictures, PROMPTS, together, strict=True):
         single = lvlm.prepare([picture], [prompt])
         own = {name for name in single if not name.startswith(BRANCH)}

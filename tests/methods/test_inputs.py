@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import json
 import math
 import subprocess
@@ -24,7 +23,6 @@ from sira_cli.models import presets
 from sira_cli.models.model import BRANCH
 from sira_cli.models.processor import chat_inputs
 from sira_cli.pictures.sources import open_picture
-from tests.support.checkpoints import WRITERS
 from tests.support.decoding import case_of, stub
 from tests.support.helpers import mostly_slow
 from tests.support.reference_methods import diffusion_share
@@ -64,22 +62,16 @@ def test_noise_of_a_picture_is_normal_and_depends_on_its_seed_alone():
     torch.testing.assert_close(equal[0], equal[1])
 
 
-def test_videos_are_not_noised():
-    case = case_of("Qwen2.5-VL")
-    inputs = {**case.inputs, "pixel_values_videos": case.inputs["pixel_values"]}
-    with pytest.raises(UnsupportedModelError, match="method vcd adds noise to pictures, not to videos"):
-        Vcd().branch_inputs(PromptBatch(stub(case), inputs, [0]))
-
-
-def test_noise_without_a_known_input_of_pictures_is_refused_by_name():
-    case = case_of("Qwen2.5-VL")
-    inputs = {name: value for name, value in case.inputs.items() if name != "pixel_values"}
-    with pytest.raises(UnsupportedModelError, match="method vcd finds no picture among the inputs input_ids,"):
-        Vcd().branch_inputs(PromptBatch(stub(case), inputs, [0]))
-
-
 @pytest.mark.parametrize("tokens", [[32, 16], [1, 2, 3]])
-def test_tiles_that_cannot_be_told_apart_are_refused(tokens):
+def test_what_is_no_picture_or_cannot_be_told_apart_is_refused(tokens):
+    case = case_of("Qwen2.5-VL")
+    pixels = case.inputs["pixel_values"]
+    for inputs, message in [
+        (case.inputs | {"pixel_values_videos": pixels}, "adds noise to pictures, not to videos"),
+        ({"input_ids": case.inputs["input_ids"]}, "finds no picture among the inputs input_ids"),
+    ]:
+        with pytest.raises(UnsupportedModelError, match=f"method vcd {message}"):
+            Vcd().branch_inputs(PromptBatch(stub(case), inputs, [0]))
     with pytest.raises(UnsupportedModelError, match="cannot tell which pixels belong to which picture"):
         noised({"pixel_values": torch.rand(5, 3, 8, 8)}, torch.tensor(tokens), 1, 500, range(len(tokens)))
 
@@ -181,6 +173,9 @@ def test_pictures_of_one_size_have_noise_of_their_own_and_questions_about_one_pi
     torch.testing.assert_close(noise[0], noise[2])
     (_, other) = branch_of(lvlm, EXAMPLES[:1], "Is there a dog?")
     assert torch.equal(other["pixel_values"][0], branch["pixel_values"][0])
+    seeded = load("demo", method="vcd", seed=1)
+    assert not torch.equal(branch_of(seeded, EXAMPLES[:1])[1]["pixel_values"], other["pixel_values"])
+    assert key_of(seeded, "caption", "a", "b", "c") != key_of(lvlm, "caption", "a", "b", "c")
 
 
 @pytest.mark.parametrize("checkpoint", ["llava_folder", "qwen_folder"])
@@ -228,20 +223,6 @@ def test_a_role_goes_before_the_prompt_where_there_is_no_system_message(llava_fo
     picture = Image.open(photos["coffee"])
     ids = chat_inputs(lvlm.processor, "llava", [picture], [PROMPT], system=ROLE)["input_ids"][0]
     assert f"{ROLE} {PROMPT}" in lvlm.processor.tokenizer.decode(ids)
-
-
-CASES = list(itertools.product(["llava_folder", "qwen_folder"], ["m3id", "sid", "dola", "opera"]))
-
-
-@pytest.mark.parametrize(("checkpoint", "method"), mostly_slow(CASES, CASES[0], CASES[1], CASES[5]))
-def test_a_batch_gives_the_texts_of_single_runs(checkpoint, method, request, photos):
-    """Other methods: test_checkpoints.py."""
-    lvlm = load(request.getfixturevalue(checkpoint), method=method, dtype="float32", max_new_tokens=6)
-    pictures = [open_picture(str(photos[name])).image for name in ("coffee", "tall", "rocket")]
-    prompts = ["What is it?", PROMPT, "Describe this picture in detail, please."]
-    together = [answer.text for answer in lvlm.answer(lvlm.prepare(pictures, prompts))]
-    for picture, prompt, text in zip(pictures, prompts, together, strict=True):
-        assert lvlm.answer(lvlm.prepare([picture], [prompt]))[0].text == text
 
 
 @pytest.mark.parametrize("method", mostly_slow(METHODS, "sira", "vcd", "sid", "maskcd"))
@@ -296,9 +277,9 @@ def test_what_a_method_has_not_is_refused(method, settings, message):
         load("demo", method=method, **settings)
 
 
-def test_a_model_that_a_method_cannot_follow_is_refused_when_it_is_loaded(tmp_path):
+def test_a_model_that_a_method_cannot_follow_is_refused_when_it_is_loaded(checkpoint_of):
     with pytest.raises(UnsupportedModelError, match="sliding window"):
-        load(WRITERS["Gemma 3"](tmp_path / "gemma3"), method="sid", dtype="float32")
+        load(checkpoint_of("Gemma 3"), method="sid", dtype="float32")
 
 
 def test_what_needs_both_streams_refuses_other_methods_in_the_library():
@@ -318,17 +299,3 @@ def test_the_help_lists_the_methods_without_torch(sira):
     assert "siraorgreedy." in "".join(sira("trace", "--help")[1].split())  # it refuses the others
     code = "import sys, sira_cli.cli.caption, sira_cli.methods; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
-
-
-def test_tiles_of_several_pictures_are_told_apart_by_their_tokens():
-    pixels = torch.rand(5, 3, 32, 32)
-    noise = epsilon({"pixel_values": pixels}, [48, 32])  # 3 and 2 tiles of 16 tokens
-    torch.testing.assert_close(noise[3:], epsilon({"pixel_values": pixels[3:]}, [32], seeds=(1,)))
-    assert not torch.allclose(noise[3], noise[0])
-
-
-def test_the_seed_of_vcd_matters_at_temperature_0():
-    first, second = (load("demo", method="vcd", seed=seed) for seed in (0, 1))
-    pixels = [branch_of(lvlm, EXAMPLES[:1])[1]["pixel_values"] for lvlm in (first, second)]
-    assert not torch.equal(*pixels)
-    assert key_of(first, "caption", "a", "b", "c") != key_of(second, "caption", "a", "b", "c")

@@ -23,10 +23,6 @@ def read(path: Path) -> list[dict]:
     return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
 
 
-def write(path: Path, records: list[dict]) -> None:
-    path.write_text("".join(json.dumps(record) + "\n" for record in records), encoding="utf-8")
-
-
 def test_a_record_says_how_many_tokens_of_its_picture_are_visible(sira):
     """The bundled model's pictures have 64: more than the authors' 50 for captions, fewer than their 100."""
     record = json.loads(sira(*ASK, "--method", "sid", "--json")[1])

@@ -35,7 +35,7 @@ WINDOWED = ["idefics2"]  # the tiny model's windows are shorter than its prompt
 # A type for each way in which pictures are handed over or layers attend; all types are tried in the slow tests.
 TELLING = {
     "vcd": ["chameleon", "deepseek_vl_hybrid", "fuyu", "kimi_k25", "minicpmv4_6", "molmo2"],
-    "sid": ["muse_spark", "llava_onevision", "idefics2"],
+    "sid": ["muse_spark", "llava_onevision", "idefics2", "granite4_vision", "mistral4"],
     "opera": ["aria"],
     "ict": ["molmo2"],
     "maskcd": ["molmo2"],
@@ -96,7 +96,7 @@ def check(name: str, kind: str) -> None:
                 decoding.decoded(method, case, max_new_tokens=STEPS)
             return
         tokens, scores = decoding.decoded(method, case, max_new_tokens=STEPS)
-        expected, _ = slow.sid(case, visible, STEPS)
+        expected, _ = slow.sid(case, visible, steps=STEPS)
     else:
         method = METHODS[name]
         tokens, scores = decoding.decoded(method, case, max_new_tokens=STEPS)

@@ -15,12 +15,6 @@ from sira_cli.methods.calibrated import Calibrated, Calibration, Origin
 _FOLDER = tempfile.TemporaryDirectory(prefix="sira-calibrations-")
 
 
-def calibration_of(method: Calibrated, model: object, revision: str = "tiny", **changed: Tensor) -> Calibration:
-    """Random tensors of the right shapes; `changed` replaces some, with `__` for the dot in a name."""
-    tensors = method.stand_in(model) | {name.replace("__", "."): value for name, value in changed.items()}
-    return Calibration(Origin(method.name, "tiny", revision, {}, "0"), tensors)
-
-
 def strong(method: Calibrated, model: object) -> dict[str, Tensor]:
     """A calibration's tensors, such that the method changes what a tiny model says."""
     tensors = method.stand_in(model)

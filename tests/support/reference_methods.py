@@ -264,7 +264,7 @@ def diffusion_share(step: int) -> float:
     return float(torch.cumprod(1 - betas, dim=0)[step])
 
 
-def dola(case: Tiny, candidates: list[int]) -> Texts:
+def dola(case: Tiny, candidates: list[int], **settings: Any) -> Texts:
     """DoLa as it came with transformers, for one row."""
     head = case.model.get_output_embeddings()
 
@@ -281,10 +281,10 @@ def dola(case: Tiny, candidates: list[int]) -> Texts:
         base = early[divergences.index(max(divergences))]
         return cut(z.log_softmax(0) - base.log_softmax(0), z.log_softmax(0), 0.1)
 
-    return greedy(case, score)
+    return greedy(case, score, **settings)
 
 
-def sid(case: Tiny, visible: int, steps: int = 6) -> tuple[Texts, list[set[int]]]:
+def sid(case: Tiny, visible: int, **settings: Any) -> tuple[Texts, list[set[int]]]:
     """SID with alpha 0.5, beta 0.1, and the image tokens that each step's row leaves visible.
 
     Each row of the contrast pass keeps the choice of the step in which it was the newest; the prompt's rows
@@ -304,7 +304,7 @@ def sid(case: Tiny, visible: int, steps: int = 6) -> tuple[Texts, list[set[int]]
             blocked[row, sorted({*positions.tolist()} - choices[max(0, row - prompt + 1)])] = True
         return vcd_rule(0.5, 0.1)(output.logits[0, -1].float(), blocked_pass(model, inputs, blocked), 0)
 
-    return greedy(case, score, steps), choices
+    return greedy(case, score, **settings), choices
 
 
 def blocked_pass(model: Any, inputs: Inputs, blocked: Tensor) -> Tensor:

@@ -1,0 +1,289 @@
+"""`ict` and `maskcd`: what they change, where, and what they refuse. Their texts: test_methods.py."""
+
+from __future__ import annotations
+
+import json
+import math
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+from sira_cli import attach
+from sira_cli.errors import DataError, SettingsError, UnsupportedModelError
+from sira_cli.methods.calibrated import Calibration, Origin
+from sira_cli.methods.ict import SHARE, Ict, slices_of
+from sira_cli.methods.maskcd import MASS, MaskCd, usual_threshold, z_scores
+from sira_cli.models.presets import SHIPPED_CALIBRATIONS
+from sira_cli.run.lvlm import load
+from tests.support import reference_methods as slow
+from tests.support import tiny
+from tests.support.calibrations import strong
+from tests.support.decoding import attached, case_of, decoded
+from tests.support.helpers import generate, hooks
+from tests.support.runs import key_of
+from tests.support.tiny import Tiny
+
+EXAMPLE = sorted((Path(__file__).parents[2] / "examples").glob("*.png"))[0]
+
+# --- ict
+
+
+def tensors(accuracy: list[list[float]], level: str = "image") -> dict[str, torch.Tensor]:
+    """A model of 3 layers and 2 slices; slice s of layer l has spread l + s/10 and points along axis 2l + s."""
+    spread = torch.tensor([[layer + number / 10 for number in range(2)] for layer in range(3)])
+    directions = torch.eye(32)[:6].view(3, 2, 32)
+    return {f"{level}.direction": directions, f"{level}.spread": spread, f"{level}.accuracy": torch.tensor(accuracy)}
+
+
+IMAGE = tensors([[0.6, 0.9], [0.5, 0.8], [0.7, 0.7]])
+OBJECT = tensors([[0.9, 0.5], [0.5, 0.8], [0.5, 0.5]], "object")
+FIRST, SECOND, THIRD = (0, 32 + 1), (1, 32 + 3), (2, 4)  # layer and number: slice 1 of layers 0 and 1, slice 0 of 2
+
+
+@pytest.mark.parametrize(
+    ("method", "given", "expected"),
+    [
+        (Ict(slices=2), IMAGE, {FIRST: 0.8, SECOND: 8.8}),  # the most accurate: strength 8, spreads 0.1 and 1.1
+        (Ict(slices=2, strength=0.5), IMAGE, {FIRST: 0.05, SECOND: 0.55}),
+        (Ict(slices=3), IMAGE, {FIRST: 0.8, SECOND: 8.8, THIRD: 16.0}),  # of equally accurate ones the first
+        # Of the object level: layer 0, slice 0, whose spread is 0, and layer 1, slice 1 again.
+        (Ict(slices=2), IMAGE | OBJECT, {FIRST: 0.8, SECOND: 17.6}),
+        (Ict(slices=2, level="both"), IMAGE | OBJECT, {FIRST: 0.8, SECOND: 17.6}),
+        (Ict(slices=2, level="image"), IMAGE | OBJECT, {FIRST: 0.8, SECOND: 8.8}),
+        (Ict(slices=2, level="object"), IMAGE | OBJECT, {SECOND: 8.8}),
+    ],
+)
+def test_the_best_slices_get_strength_times_spread_along_their_direction(method: Ict, given, expected):
+    added = method.vectors(given, 3, 2)
+    assert added.shape == (3, 64)
+    assert {(int(i), int(j)): round(float(added[i, j]), 4) for i, j in added.nonzero()} == expected
+
+
+@pytest.mark.parametrize(("layers", "slices", "expected"), [(32, 128, 256), (28, 112, 196), (8, 6, 3), (3, 2, 1)])
+def test_the_number_of_slices_is_the_authors_share(layers, slices, expected):
+    accuracy = torch.rand(layers, slices, generator=torch.Generator().manual_seed(0))
+    given = {"image.direction": torch.ones(layers, slices, 32), "image.spread": torch.ones(layers, slices)}
+    added = Ict().vectors({**given, "image.accuracy": accuracy}, layers, slices)
+    assert int(added.view(-1, 32).any(dim=1).sum()) == expected == max(1, round(SHARE * layers * slices))
+
+
+@pytest.mark.parametrize(
+    ("method", "given", "shape", "error", "message"),
+    [
+        (Ict("c", slices=7), IMAGE, (3, 2), SettingsError, "slices of method ict must be 6 or less"),
+        (Ict("c", level="object"), IMAGE, (3, 2), SettingsError, "c: has no object level, only image"),
+        (Ict("c"), IMAGE, (4, 2), SettingsError, r"made for a model of 3 x 2 slices .* this one has 4 x 2"),
+        (Ict("c"), {"image.spread": torch.ones(3, 2)}, (3, 2), DataError, "c: has no image.direction: make it again"),
+    ],
+)
+def test_a_calibration_of_ict_that_does_not_fit_is_refused(method, given, shape, error, message, tmp_path):
+    with pytest.raises(error, match=message):
+        method.vectors(given, *shape)
+    with pytest.raises(UnsupportedModelError, match="slices of 32, which do not fit into 80"):
+        slices_of(80)
+    case, path = case_of("LLaVA-1.5"), tmp_path / "other.safetensors"
+    other = Ict().stand_in(case.model) | {"image.direction": torch.ones(6, 4, 32)}
+    Calibration(Origin("ict", "tiny", "tiny", {}, "0"), other).write(path)
+    before = hooks(case.model)
+    with pytest.raises(SettingsError, match=r"6 x 4 slices .* this one has 6 x 2"), attached(Ict(str(path)), case):
+        pass
+    assert hooks(case.model) == before
+
+
+@pytest.mark.parametrize("name", ["LLaVA-1.5", "Qwen2.5-VL", "Gemma 3", "Pixtral (LLaVA)"])
+def test_only_the_last_position_changes_in_every_pass(name: str):
+    """What o_proj gives, less what its weights make of its input: the vector in the last row, nothing elsewhere.
+
+    Some towers have an `o_proj`, too, which is left alone.
+    """
+    case = case_of(name)
+    vectors = Ict(slices=12).vectors(strong(Ict(), case.model), 6, 2)
+    passes: list[list[torch.Tensor]] = [[] for _ in range(6)]
+
+    def record(layer: int):
+        def hook(module: nn.Module, args, output):
+            passes[layer].append(output - F.linear(args[0], module.weight, module.bias))
+
+        return hook
+
+    with attached(Ict(slices=12), case):
+        tower = [each for part, each in case.model.named_modules() if "vision" in part and part.endswith("o_proj")]
+        assert not any(each._forward_hooks for each in tower)
+        projections = [layer.self_attn.o_proj for layer in case.model.get_decoder().layers]
+        handles = [each.register_forward_hook(record(number)) for number, each in enumerate(projections)]
+        try:
+            generate(case.model, case.inputs)
+        finally:
+            for handle in handles:
+                handle.remove()
+    assert tower or "Pixtral" not in name
+    for vector, added in zip(vectors, passes, strict=True):
+        assert bool(vector.all())
+        assert [rows.shape[1] for rows in added] == [case.image.shape[1], 1, 1, 1, 1, 1]
+        for rows in added:
+            torch.testing.assert_close(rows[0, -1], vector, atol=1e-4, rtol=1e-4)
+            assert not rows[0, :-1].any()
+
+
+def test_the_vectors_follow_the_precision_of_the_layers():
+    case = tiny.llava()
+    half = Tiny(case.model.bfloat16(), {**case.inputs, "pixel_values": case.inputs["pixel_values"].bfloat16()})
+    assert decoded(Ict(), half)[0].shape == (1, 6)
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"), [({"use_cache": False}, "leave use_cache on"), ({"prefill_chunk_size": 8}, "chunked")]
+)
+def test_what_would_change_other_positions_is_refused(settings, message):
+    case = case_of("LLaVA-1.5")
+    plain, before = generate(case.model, case.inputs), hooks(case.model)
+    with pytest.raises(UnsupportedModelError, match=message):
+        decoded(Ict(), case, **settings)
+    assert hooks(case.model) == before
+    assert torch.equal(generate(case.model, case.inputs), plain)
+
+
+# --- maskcd
+
+UNEVEN = [  # of 6 layers with 4 heads; above 0.7 their layer's mean, in standard deviations: none, one or two of them
+    [0.1, 0.1, 0.1, 0.1],
+    [0.1, 0.9, 0.1, 0.1],
+    [0.9, 0.1, 0.9, 0.1],
+    [0.2, 0.3, 0.4, 0.5],
+    [0.8, 0.7, 0.8, 0.1],
+    [0.1, 0.1, 0.1, 0.9],
+]
+
+
+def written(folder: Path, mass: object, **settings) -> MaskCd:
+    path = folder / "maskcd.safetensors"
+    Calibration(Origin("maskcd", "tiny", "r", {}, "0"), {MASS: torch.as_tensor(mass)}).write(path)
+    return MaskCd(calibration=str(path), **settings)
+
+
+@pytest.mark.parametrize("threshold", [0.0, 0.7, 0.99, 1.2, 1.7])
+def test_image_heads_stand_out_in_their_layer(tmp_path, threshold):
+    for mass in (UNEVEN, [row[::-1] for row in UNEVEN]):  # a changed file counts at once
+        expected = []
+        for row in mass:
+            mean = sum(row) / len(row)
+            spread = math.sqrt(sum((value - mean) ** 2 for value in row) / len(row))
+            expected.append([spread > 1e-6 and (value - mean) / spread > threshold for value in row])
+        assert written(tmp_path, mass, threshold=threshold).image_heads().tolist() == expected
+
+
+def test_z_scores_and_the_usual_threshold_by_hand():
+    assert z_scores(torch.tensor([[1.0, 1.0, 1.0, 5.0]]))[0].tolist() == pytest.approx([-1 / 3**0.5] * 3 + [3**0.5])
+    assert usual_threshold(32) == usual_threshold(40) == 2.5
+    # One head of many that stands out has sqrt(H - 1), and no other z-score is larger: 2.5 is 0.449 of it for 32.
+    assert usual_threshold(4) == pytest.approx(2.5 * 3**0.5 / 31**0.5)
+    assert usual_threshold(28) == pytest.approx(2.5 * 27**0.5 / 31**0.5)
+    assert MaskCd(threshold=2.5).threshold_for(4) == 2.5
+
+
+def test_without_an_image_head_it_is_refused_and_not_greedy_unseen(tmp_path):
+    case, method = case_of("LLaVA-1.5"), written(tmp_path, UNEVEN, threshold=2.5)
+    message = r"no head has a z-score above 2\.5, the largest is 1\.732 \(layer 1, head 1\): give method maskcd a lower"
+    with pytest.raises(SettingsError, match=message), attached(method, case):
+        pass
+    with pytest.raises(SettingsError, match=message):
+        method.check_model(case.model, None)
+    with pytest.raises(SettingsError, match="no head has"):
+        written(tmp_path, [[0.5] * 4] * 6, threshold=0.0).image_heads()
+
+
+@pytest.mark.parametrize("name", ["LLaVA-1.5", "Gemma 3", "Qwen3-VL"])
+def test_several_heads_and_layers_without_one_equal_the_reference(tmp_path, name):
+    """Gemma 3 and Qwen3-VL have heads of a size of their own, all of them share keys between heads."""
+    case = case_of(name)
+    mass = [[*row[:3], row[3] + 1e-4] for row in UNEVEN]  # so that the reference can divide by every spread
+    expected = slow.maskcd(case, mass, 0.99)
+    tokens, scores = decoded(written(tmp_path, mass, threshold=0.99), case)
+    assert tokens[0].tolist() == expected.tokens
+    torch.testing.assert_close(scores[:, 0], expected.scores, atol=1e-4, rtol=1e-5)
+
+
+def test_heads_are_silent_in_the_second_pass_only_and_hooks_go_also_after_an_error(tmp_path, monkeypatch):
+    case = case_of("LLaVA-1.5")
+    generate(case.model, case.inputs)  # transformers puts hooks of its own on a model that runs for the first time
+    before, seen, broken = hooks(case.model), [], []
+    projection = case.model.get_decoder().layers[1].self_attn.o_proj  # head 1 is its image head
+    original = projection.forward
+
+    def watched(hidden):
+        zeros = (hidden[..., 16:32] == 0).all(), (hidden[..., :16] == 0).any(), (hidden[..., 32:] == 0).any()
+        seen.append((hooks(projection), *map(bool, zeros)))
+        if broken and hooks(projection):
+            raise ZeroDivisionError
+        return original(hidden)
+
+    monkeypatch.setattr(projection, "forward", watched)
+    with attached(written(tmp_path, UNEVEN, threshold=1.2), case):
+        generate(case.model, case.inputs)
+        assert hooks(projection) == 0
+        assert seen == [(0, False, False, False), (1, True, False, False)] * 6
+        broken.append(True)
+        with pytest.raises(ZeroDivisionError):
+            generate(case.model, case.inputs)
+        assert hooks(projection) == 0
+    assert hooks(case.model) == before
+
+
+def test_a_calibration_of_another_model_is_refused(tmp_path):
+    case = case_of("LLaVA-1.5")
+    for mass, shape in (([[0.1] * 3 + [0.9]] * 5, "5 x 4"), ([[0.1] * 7 + [0.9]] * 6, "6 x 8")):
+        message = rf"made for a model of {shape} heads .* has 6 x 4: sira calibrate maskcd"
+        with pytest.raises(SettingsError, match=message):
+            written(tmp_path, mass, threshold=1.0).check_model(case.model, None)
+    for wrong in (torch.ones(2), torch.full((6, 4), torch.nan)):
+        with pytest.raises(DataError, match="has no image_mass"):
+            written(tmp_path, wrong).image_heads()
+    with pytest.raises(SettingsError, match="needs a calibration"):
+        MaskCd().image_heads()
+
+
+def test_records_and_keys_hold_the_threshold_in_force(sira, tmp_path):
+    shipped = next((SHIPPED_CALIBRATIONS / "maskcd").glob("*.safetensors"))
+    lvlm = load("demo", method="maskcd", max_new_tokens=4)
+    threshold = 2.5 * math.sqrt(3 / 31)
+    held = lvlm.caption(EXAMPLE).method_settings
+    assert held["threshold"] == pytest.approx(threshold)
+    assert held["calibration"].startswith("sha256:")
+    copy = tmp_path / "copy.safetensors"
+    copy.write_bytes(shipped.read_bytes())
+
+    def key(**settings):
+        return key_of(load("demo", method="maskcd", **settings), "caption", "a", "b", "c")
+
+    assert key() == key(calibration=str(copy)) == key(threshold=threshold) != key(threshold=1.2)
+    command = ("caption", EXAMPLE, "-p", "demo", "--method", "maskcd", "--max-new-tokens", 4, "--json")
+    _, out, _ = sira(*command, "--set", "threshold=1.2", "--set", f"calibration={copy}")
+    assert json.loads(out)["method_settings"]["threshold"] == 1.2
+    code, _, err = sira(*command, "--set", "threshold=2.5")
+    assert code == 2
+    assert "the largest is 1.5" in err
+    # The shipped calibration silences some heads, and says what it is from.
+    method = lvlm.decoder
+    assert 0 < int(method.image_heads().sum()) < method.image_heads().numel() / 2
+    origin = method.read().origin
+    assert (origin.kind, origin.model, origin.revision) == ("maskcd", "bundled", lvlm.revision)
+    assert origin.made_from["pictures"] == 32
+    assert replace(method, threshold=0.0).image_heads().sum() > method.image_heads().sum()
+
+
+def test_attach_takes_a_calibration_and_one_s_own_inputs(tmp_path):
+    case = case_of("LLaVA-1.5")
+    method = written(tmp_path, MaskCd().stand_in(case.model)[MASS])  # one image head per layer
+    assert method.image_heads().sum(dim=1).tolist() == [1] * tiny.LAYERS
+    expected, _ = decoded(method, case)
+    with attach(case.model, method="maskcd", inputs=case.inputs, calibration=method.calibration):
+        assert torch.equal(generate(case.model, case.inputs), expected)
+    with (
+        pytest.raises(SettingsError, match="set `calibration=` to a file"),
+        attach(case.model, method="maskcd", inputs=case.inputs),
+    ):
+        pass
