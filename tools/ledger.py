@@ -73,7 +73,7 @@ def resume(path: Path, records: int, like: Record) -> list[Record]:
         assert (len(ledger), failed) == (records, [*range(0, records, FAILED)])
         written, _ = phase(f"{len(failed):,} failed ones written again", before, again)
         names = map(name_of, range(records))
-        ordered, _ = phase("put in order", before, lambda: ledger.finish(names, repeated=True))
+        ordered, _ = phase("put in order", before, lambda: ledger.finish(names))
     return [opened, looked, written, ordered]
 
 

@@ -66,10 +66,6 @@ class Check(PictureTask):
         assert self.verify is not None
         return self.verify.settings(self.preset) | ({"source": self.source} if self.source else {})
 
-    def streams(self, lvlm: LoadedModel) -> bool:
-        """Return False: nothing is decoded."""
-        return False
-
     def complete(self, lvlm: LoadedModel, item: Item[Result]) -> None:
         """Leave the prompt: the model is asked about objects, and never given the caption as a prompt."""
 

@@ -65,14 +65,17 @@ class PictureTask(Task[Result]):
     ) -> Self:
         """Return the task for a prompt or a question, if the settings and the method support it."""
         known = None if schema is None else Schema.of(schema)
-        text = preset.prompts.ask if questions else cls._worded(preset, prompt, known)
+        if questions:
+            text = preset.prompts.ask
+        elif cls.kind == "caption":
+            text = prompt if prompt is not None else (known and known.prompt) or preset.prompts.caption
+        elif prompt is not None:
+            text = preset.prompts.asking(prompt)
+        else:
+            raise SettingsError("a task of kind ask needs a prompt: the question")
         task = cls(preset, method, text, words, tuple(choices), Verify.of(verify), known, needs_text)
         task.check(engine)
         return task
-
-    @classmethod
-    def _worded(cls, preset: Preset, prompt: str | None, schema: Schema | None) -> str:
-        raise NotImplementedError
 
     def about(self, pictures: Sequence[Picture]) -> Self:
         """Return the task for these pictures, with `together` and `fills`."""
@@ -319,24 +322,12 @@ class Caption(PictureTask):
 
     kind = "caption"
 
-    @classmethod
-    def _worded(cls, preset: Preset, prompt: str | None, schema: Schema | None) -> str:
-        if prompt is not None:
-            return prompt
-        return (schema and schema.prompt) or preset.prompts.caption
-
 
 class Ask(PictureTask):
     """An answer about each picture."""
 
     kind = "ask"
     opened = OPENED
-
-    @classmethod
-    def _worded(cls, preset: Preset, prompt: str | None, schema: Schema | None) -> str:
-        if prompt is None:
-            raise SettingsError("a task of kind ask needs a prompt: the question")
-        return preset.prompts.asking(prompt)
 
     def answers(
         self, lvlm: LoadedModel, batch: Batch[Result], on_text: Callable[[str], None] | None = None
