@@ -224,13 +224,12 @@ def _by_controls(
     from sira_cli.analysis.calibration.support import WithControls, from_controls
     from sira_cli.look.claims import ObjectFinder, Verify
     from sira_cli.look.words import find_words
-    from sira_cli.pictures.captions import check_pictures, find_captions
+    from sira_cli.pictures.captions import find_captions
     from sira_cli.run.check import Check
     from sira_cli.run.output import Output
     from sira_cli.run.run import run
 
     captions = find_captions(paths, limit=limit)
-    check_pictures(captions)
     pictures, verify = captions.pictures, Verify(words=find_words(objects))
     finder = ObjectFinder(verify, preset)
     if finder.asks:

@@ -86,7 +86,7 @@ def check(
         raise SettingsError("Missing argument 'PATH': a folder of pictures with captions, or a file of captions")
     from sira_cli.look.claims import Verify
     from sira_cli.look.words import find_words
-    from sira_cli.pictures.captions import check_pictures, find_captions
+    from sira_cli.pictures.captions import find_captions
     from sira_cli.pictures.find import Pictures, left_out_message
     from sira_cli.run.check import Check
     from sira_cli.run.output import Files, Output
@@ -100,7 +100,6 @@ def check(
         "limit": named.limit,
     }
     found = find_captions(named.all_paths(), **part, **asdict(captions))
-    check_pictures(found)
     if output.output is not None:  # a table is made from records next to it
         written = output.output.resolve(), output.output.resolve().with_suffix(".jsonl")
         for file in found.files:

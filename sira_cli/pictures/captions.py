@@ -108,13 +108,8 @@ def find_captions(
     if not found.pictures and (shard is None or found.without or found.failed):
         raise DataError(f"{one_line(places[0])}: holds no captions")
     found.pictures = found.pictures[:limit]
+    check_any_exists(found.pictures, "; names in a file start from its folder, or from `images=`" * bool(found.files))
     return found
-
-
-def check_pictures(captions: Captions) -> None:
-    """Check that not all pictures are missing, before a model is loaded."""
-    advice = "; names in a file start from its folder, or from `images=`" * bool(captions.files)
-    check_any_exists(captions.pictures, advice)
 
 
 def _is_caption_file(place: str) -> bool:

@@ -10,7 +10,6 @@ import binascii
 import contextlib
 import functools
 import glob
-import marshal
 import os
 import re
 import tarfile
@@ -24,7 +23,7 @@ from typing import Any
 from sira_cli.errors import DataError, PictureError, SettingsError, SiraError, install
 from sira_cli.pictures.names import as_text, is_base64, is_uri, one_line
 from sira_cli.pictures.opening import endings
-from sira_cli.pictures.picture import Picture, Source
+from sira_cli.pictures.picture import File, Picture, Source
 from sira_cli.pictures.sources import columns_of, connected, located, opened
 from sira_cli.pictures.web import is_web
 
@@ -86,20 +85,16 @@ class SampleSource(Source):
         """Return the name of the file that holds it, as seen from `folder`, and its name inside."""
         return f"{self.container.name_in(folder)}/{as_text(self.member)}"
 
-    def read(self) -> bytes:
-        """Return the picture's bytes, those of several packed; a path is read."""
+    def files(self) -> list[File]:
+        """Return the file of each picture; a path is read."""
         sample = self._sample()
         cells = [(name, sample.get(name)) for name in self.names]
         files = [self._file(name, one) for name, cell in cells for one in (cell if isinstance(cell, list) else [cell])]
         if not files:
             raise PictureError(f"{self.shown}: has no picture in column {self.names[0]}")
-        return marshal.dumps(files) if self.several else files[0]
-
-    def files(self, data: bytes) -> list[tuple[str, bytes]]:
-        """Return the name and the bytes of each picture."""
         if not self.several:
-            return [(self.shown, data)]
-        return [(f"{self.shown}, picture {number}", file) for number, file in enumerate(marshal.loads(data), start=1)]
+            return [(self.shown, files[0])]
+        return [(f"{self.shown}, picture {number}", file) for number, file in enumerate(files, start=1)]
 
     def columns(self) -> Mapping[str, Any]:
         """Return the other columns, or what the text and JSON members of the key hold."""
@@ -132,10 +127,11 @@ class SampleSource(Source):
         table = self.container.location
         folder, scheme, in_store = os.path.dirname(table), table.partition("://")[0], is_uri(table)  # noqa: PTH120 (may be a URI)
         if is_web(value) or (in_store and value.startswith(f"{scheme}://")):
-            return located(value).read()
+            return located(value).sources[0].read()
         if is_uri(value):  # a table from elsewhere does not open connections of any kind
             raise PictureError(f"{self.shown}: {one_line(value)}: expected a path, or a URL of the web")
-        return located(f"{folder}/{value}" if in_store else os.path.join(folder, value)).read()  # noqa: PTH118 (no text)
+        place = f"{folder}/{value}" if in_store else os.path.join(folder, value)  # noqa: PTH118 (no text)
+        return located(place).sources[0].read()
 
 
 class _Pass:

@@ -66,13 +66,17 @@ class Memory:
 MEMORY = Memory(1_800_000_000)  # bytes; the largest PNG that Pillow opens needs as much
 
 
-def decode_picture(name: str, data: bytes, side: int | None = None) -> tuple[Image.Image, tuple[str, ...]]:
-    """Return upright RGB from a picture file's bytes, and warnings about it. Safe in threads.
+def decode_picture(
+    name: str, data: bytes | Image.Image, side: int | None = None
+) -> tuple[Image.Image, tuple[str, ...]]:
+    """Return upright RGB from a picture's file, or from an image, and warnings about it. Safe in threads.
 
     EXIF orientation is applied, transparency is laid on white, 16-bit and float samples are scaled to 8 bits, and of an
     animation the first frame is taken. Pictures of more than `BOUND` pixels are reduced, so that memory has a limit;
     with `side`, a JPEG is decoded smaller, but still twice as large as that.
     """
+    if isinstance(data, Image.Image):
+        return to_rgb(data), suspicious(data)
     needed = _needed(opened_header(name, data)) + len(data)
     for share in (needed, MEMORY.size):  # a picture that needs all of it is decoded alone
         with MEMORY.taken(share):
@@ -97,9 +101,9 @@ def decode_picture(name: str, data: bytes, side: int | None = None) -> tuple[Ima
     raise PictureMemoryError(f"{one_line(name)}: memory does not suffice to decode it: {takes}")
 
 
-def picture_size(name: str, data: bytes) -> tuple[int, int]:
+def picture_size(name: str, data: bytes | Image.Image) -> tuple[int, int]:
     """Return width and height as stored, from the header alone."""
-    return opened_header(name, data).size
+    return data.size if isinstance(data, Image.Image) else opened_header(name, data).size
 
 
 @functools.cache

@@ -7,23 +7,28 @@ from __future__ import annotations
 
 import hashlib
 import json
-import marshal
 import os
+import threading
 import warnings
-from abc import ABC, abstractmethod
-from collections.abc import Iterable, Mapping, Sequence
+from collections import OrderedDict
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from concurrent.futures import Future
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Generic, TypeVar
 
 from PIL import Image
 
 from sira_cli.errors import HugePictureError, PictureError, SettingsError
 from sira_cli.pictures.names import as_text, is_uri, joined, one_line, parted, public
-from sira_cli.pictures.opening import BOUND, decode_picture, picture_size
+from sira_cli.pictures.opening import BOUND, decode_picture, picture_size, to_rgb
 
 MOST_PIXELS = 4 * BOUND  # of pictures that are shown together: their samples are in memory at once
 _SHOWN = 4  # names of a group in a message
+
+T = TypeVar("T")
+
+File = tuple[str, bytes | Image.Image]  # a picture's name in messages, and its file; or the image that a program gave
 
 
 @dataclass(frozen=True)
@@ -47,7 +52,7 @@ class OpenedPicture:
 
 
 @dataclass(frozen=True, slots=True)
-class Source(ABC):
+class Source:
     """A place where a picture is, and the way to read it. Most kinds need only `read`."""
 
     location: str  # as it was named: a path, a URI, `-`
@@ -95,21 +100,13 @@ class Source(ABC):
         """Return the size of the file in bytes; 0: unknown until the file is read."""
         return 0
 
-    @abstractmethod
     def read(self) -> bytes:
         """Return the bytes of its file. Safe in threads."""
+        raise NotImplementedError
 
-    def files(self, data: bytes) -> list[tuple[str, bytes]]:
-        """Return each picture's name in messages, and its file: one, unless it holds several."""
-        return [(self.shown, data)]
-
-    def sizes(self, data: bytes) -> list[tuple[int, int]]:
-        """Return each picture's width and height, from the headers alone."""
-        return [picture_size(*file) for file in self.files(data)]
-
-    def decoded(self, data: bytes) -> list[tuple[Image.Image, tuple[str, ...]]]:
-        """Return each picture in upright RGB, and warnings about it."""
-        return [decode_picture(*file) for file in self.files(data)]
+    def files(self) -> list[File]:
+        """Return each picture's file: one, unless it holds several. Safe in threads."""
+        return [(self.shown, self.read())]
 
 
 @dataclass(frozen=True, slots=True)
@@ -217,52 +214,38 @@ class Picture:
         """Return the size of its files in bytes; 0: unknown until they are read."""
         return sum(source.file_size() for source in self.sources)
 
-    def read(self) -> bytes:
-        """Return the bytes of its file, those of several packed. Safe in threads."""
+    def files(self) -> list[File]:
+        """Return each picture's file: one, unless several are shown together. Safe in threads."""
         self._check()
-        files = [source.read() for source in self.sources]
-        return files[0] if len(files) == 1 else marshal.dumps(files)
+        return [file for source in self.sources for file in source.files()]
 
-    def file(self) -> tuple[bytes, str]:
-        """Read it, and return the bytes and their hash."""
-        data = self.read()
-        return data, self.digest(data)
+    def read(self) -> tuple[list[File], str]:
+        """Return its files, and their hash. Safe in threads."""
+        files = self.files()
+        return files, digest(files)
 
     def _check(self) -> None:
         if self.fault:
             raise PictureError(self.fault)
 
-    def _each(self, data: bytes) -> Iterable[tuple[Source, bytes]]:
-        """Yield each source with the bytes that it has read."""
-        return zip(self.sources, [data] if len(self.sources) == 1 else marshal.loads(data), strict=True)
-
-    def files(self, data: bytes) -> list[tuple[str, bytes]]:
-        """Return each picture's name in messages, and its file: one, unless several are shown together."""
-        return [file for source, own in self._each(data) for file in source.files(own)]
-
-    def digest(self, data: bytes) -> str:
-        """Return the hash of its file, or of several, from what `read` returned."""
-        return digest_of([hashlib.sha256(file).hexdigest() for _, file in self.files(data)])
-
-    def pixels(self, data: bytes) -> int:
+    def pixels(self, files: Sequence[File]) -> int:
         """Return the number of pixels to decode, from the headers alone."""
-        sizes = [size for source, own in self._each(data) for size in source.sizes(own)]
-        total = sum(min(width * height, BOUND) for width, height in sizes)
-        if len(sizes) > 1 and total > MOST_PIXELS:
-            have = f"{len(sizes)} pictures have {total:,} pixels together, expected at most {MOST_PIXELS:,}"
+        total = sum(min(width * height, BOUND) for width, height in (picture_size(*file) for file in files))
+        if len(files) > 1 and total > MOST_PIXELS:
+            have = f"{len(files)} pictures have {total:,} pixels together, expected at most {MOST_PIXELS:,}"
             raise HugePictureError(f"{self.shown}: {have}: give fewer, or scale them down")
         return total
 
-    def opened(self, data: bytes) -> OpenedPicture:
-        """Decode what `read` returned."""
-        images, remarks = zip(*(one for source, own in self._each(data) for one in source.decoded(own)), strict=True)
-        return OpenedPicture(self.location, images, self.digest(data), tuple(sum(remarks, ())))
+    def opened(self, files: Sequence[File]) -> OpenedPicture:
+        """Decode its files."""
+        images, remarks = zip(*(decode_picture(*file) for file in files), strict=True)
+        return OpenedPicture(self.location, images, digest(files), tuple(sum(remarks, ())))
 
     def open(self) -> OpenedPicture:
         """Read and decode it."""
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # Pillow's remarks on odd metadata
-            return self.opened(self.read())
+            return self.opened(self.files())
 
 
 def group_of(pictures: Iterable[Picture], fields: Mapping[str, Any] | None = None) -> Picture:
@@ -273,6 +256,36 @@ def group_of(pictures: Iterable[Picture], fields: Mapping[str, Any] | None = Non
     return Picture(sources, together=True, fields=fields)
 
 
+def digest(files: Sequence[File]) -> str:
+    """Return the hash of a file, or of several; of an image, that of its samples."""
+    contents = (data if isinstance(data, bytes) else to_rgb(data).tobytes() for _, data in files)
+    return digest_of([hashlib.sha256(data).hexdigest() for data in contents])
+
+
 def digest_of(hashes: Sequence[str]) -> str:
     """Return the hash of one file, or for several files the hash of their concatenated hashes."""
     return hashes[0] if len(hashes) == 1 else hashlib.sha256("".join(hashes).encode()).hexdigest()
+
+
+class Cache(Generic[T]):
+    """The latest results, each made once, for questions that follow each other about one picture. Safe in threads."""
+
+    def __init__(self, size: int) -> None:
+        """Begin empty; keep at most `size` results, which may be 0."""
+        self._size, self._lock = size, threading.Lock()
+        self._results: OrderedDict[Hashable, Future[T]] = OrderedDict()
+
+    def get(self, key: Hashable, make: Callable[[], T]) -> T:
+        """Return the result of `make`; if another thread is making it, wait for it."""
+        with self._lock:
+            result = self._results.get(key)
+            if first := result is None:
+                result = self._results[key] = Future()
+                if len(self._results) > self._size:
+                    self._results.popitem(last=False)
+        if first:
+            try:
+                result.set_result(make())
+            except BaseException as error:
+                result.set_exception(error)
+        return result.result()

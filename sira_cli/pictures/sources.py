@@ -18,8 +18,8 @@ from PIL import Image
 from sira_cli.errors import DataError, PictureError, SettingsError
 from sira_cli.files import length_on_windows, relative, text_in
 from sira_cli.pictures.names import as_text, from_text, is_uri, on_disk, parted, public
-from sira_cli.pictures.opening import check_no_video, suspicious, to_rgb
-from sira_cli.pictures.picture import OpenedPicture, Picture, Source, group_of
+from sira_cli.pictures.opening import check_no_video
+from sira_cli.pictures.picture import File, OpenedPicture, Picture, Source, group_of
 from sira_cli.pictures.web import WebSource
 
 STDIN = "-"
@@ -114,19 +114,9 @@ class MemorySource(Source):
         """Its name in a message."""
         return self.label
 
-    def read(self) -> bytes:
-        """Return the stream's bytes, or the image's samples."""
-        return self.content if isinstance(self.content, bytes) else to_rgb(self.content).tobytes()
-
-    def sizes(self, data: bytes) -> list[tuple[int, int]]:
-        """Return the size of the bytes' picture, or the image's."""
-        return [self.content.size] if isinstance(self.content, Image.Image) else Source.sizes(self, data)
-
-    def decoded(self, data: bytes) -> list[tuple[Image.Image, tuple[str, ...]]]:
-        """Decode the bytes; an image is decoded already."""
-        if isinstance(self.content, bytes):
-            return Source.decoded(self, data)
-        return [(to_rgb(self.content), suspicious(self.content))]
+    def files(self) -> list[File]:
+        """Return the stream's bytes, or the image."""
+        return [(self.label, self.content)]
 
 
 def columns_of(shown: str, texts: Mapping[str, bytes]) -> dict[str, Any]:

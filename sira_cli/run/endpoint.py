@@ -25,6 +25,7 @@ from sira_cli.look import claims
 from sira_cli.look.claims import LIST_TOKENS, Claim, ObjectFinder, best_of
 from sira_cli.look.words import Thing
 from sira_cli.models.texts import Answer
+from sira_cli.pictures.picture import File
 from sira_cli.pictures.web import in_time
 from sira_cli.run.check import Check
 from sira_cli.run.records import Result
@@ -157,7 +158,7 @@ class Endpoint(Engine):
             raise NoAnswerError(f"{self.server} sent an empty answer to {text!r}")
         return Reply(answer, top)
 
-    def check(self, files: Sequence[tuple[str, bytes]], shown: Shown, text: str) -> claims.Check:
+    def check(self, files: Sequence[File], shown: Shown, text: str) -> claims.Check:
         """Ask about each object of a caption, separately for each picture."""
         images = shown if isinstance(shown, tuple) else (shown,)
         urls = [data_url(data, image) for (_, data), image in zip(files, images, strict=True)]
@@ -243,12 +244,12 @@ class ServerCheck(Check):
         answers = []
         for item, shown in zip(batch.items, batch.images, strict=True):
             text = item.picture.caption or ""
-            check = self.endpoint.check(item.picture.files(item.content()), shown, text)
+            check = self.endpoint.check(item.content(), shown, text)
             answers.append(check.added_to(Answer(text, "stop"), self.how))
         return answers
 
 
-def data_url(data: bytes, image: Image.Image) -> str:
+def data_url(data: Any, image: Image.Image) -> str:
     """Return a picture's file, decoded as `image`, as a data URL: as it is if all servers can read and show it."""
     with Image.open(io.BytesIO(data)) as file:
         plain = file.mode in ("RGB", "L") and "transparency" not in file.info and file.size == image.size

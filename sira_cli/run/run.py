@@ -210,7 +210,7 @@ def nothing_left(
     def is_done(picture: Picture) -> bool:
         name, prompt, sha256 = output.name(picture), picture.asked(task.prompt), ""
         with suppress(Exception):  # an earlier run that has it as done has failed in the same way
-            sha256 = picture.file()[1]
+            sha256 = picture.read()[1]
             prompt = task.asked(picture)
         return output.done(picture.id or name) == task.key(name, sha256, prompt)
 

@@ -21,9 +21,8 @@ from typing import TYPE_CHECKING, Any, ClassVar, Generic, Literal, TypeVar
 
 from sira_cli import interrupts
 from sira_cli.errors import LongPromptError, NoAnswerError, PictureError, PictureSettingsError, SettingsError, SiraError
-from sira_cli.pictures.cache import Cache
 from sira_cli.pictures.opening import MEMORY
-from sira_cli.pictures.picture import OpenedPicture, Picture
+from sira_cli.pictures.picture import Cache, File, OpenedPicture, Picture
 from sira_cli.run.events import Halved
 
 if TYPE_CHECKING:
@@ -58,8 +57,8 @@ class Item(Generic[R]):
     name: str
     prompt: str  # given to the model word by word
     id: str = ""  # the name, unless a picture has several prompts
-    data: bytes = b""  # the file's content, until it is settled; also empty if it is large and can be read again
-    sha256: str = ""  # of these bytes (`Picture.digest`)
+    files: list[File] = field(default_factory=list)  # until it is settled; empty if large, and read again
+    sha256: str = ""  # of these (`digest`)
     pixels: int = 0  # of a group all together
     warnings: tuple[str, ...] = ()  # about the picture
     skipped: bool = False  # done in an earlier run
@@ -70,14 +69,14 @@ class Item(Generic[R]):
     def __post_init__(self) -> None:
         self.id = self.id or self.name
 
-    def content(self) -> bytes:
-        """Return the file's content."""
-        if self.data:
-            return self.data
-        data, sha256 = self.picture.file()
+    def content(self) -> list[File]:
+        """Return the picture's files."""
+        if self.files:
+            return self.files
+        files, sha256 = self.picture.read()
         if sha256 != self.sha256:
             raise PictureError(f"{self.picture.shown}: changed between two readings; run the command again")
-        return data
+        return files
 
 
 @dataclass
@@ -246,7 +245,7 @@ class Runner(Generic[R]):
         self.batch_size = batch_size if isinstance(batch_size, int) and batches else 1
         self._on_text = on_text if self._window == 1 and task.streams(lvlm) else None
         self._opened: Cache[OpenedPicture] = Cache(task.opened)  # questions about one picture follow each other
-        self._files: Cache[tuple[bytes, str]] = Cache(READ if task.opened else 0)
+        self._files: Cache[tuple[list[File], str]] = Cache(READ if task.opened else 0)
         self._halvings: deque[Halved] = deque()
         self._given_out: deque[Item[R]] = deque()  # in order, waiting for their results
 
@@ -309,17 +308,18 @@ class Runner(Generic[R]):
         """Get bytes, key and size. Samples are decoded later, so that few are in memory."""
         try:
             with MEMORY.taken(item.picture.file_size()):
-                item.data, item.sha256 = self._files.get(item.picture.location, item.picture.file)
+                item.files, item.sha256 = self._files.get(item.picture.location, item.picture.read)
                 self._task.complete(self._lvlm, item)
                 if not self._is_done(item):
-                    item.pixels = item.picture.pixels(item.data)
-                if len(item.data) > KEPT and item.picture.is_here():
-                    item.data = b""
+                    item.pixels = item.picture.pixels(item.files)
+                size = sum(len(data) for _, data in item.files if isinstance(data, bytes))
+                if size > KEPT and item.picture.is_here():
+                    item.files = []
         except Exception as error:
             if not self._is_done(item):
                 self._fail(item, error)
         if item.skipped:
-            item.data, item.settled = b"", True
+            item.files, item.settled = [], True
         return item
 
     def _is_done(self, item: Item[R]) -> bool:
@@ -330,7 +330,7 @@ class Runner(Generic[R]):
 
     def _fail(self, item: Item[R], error: Exception) -> None:
         self._task.fail(self._lvlm, item, error)
-        item.data, item.settled = b"", True
+        item.files, item.settled = [], True
 
     def _prepare(self, batch: Batch[R], each: Callable[..., Iterable[Shown | None]] = map) -> Batch[R]:
         """Decode the samples of pictures that are read, and give the batch the model's inputs.
@@ -441,7 +441,7 @@ class Runner(Generic[R]):
         each = 1000 * (batch.seconds + time.perf_counter() - started) / len(batch.items)
         for item, answer in zip(batch.items, answers, strict=True):
             self._task.settle(self._lvlm, item, answer, each)
-            item.data, item.settled = b"", True
+            item.files, item.settled = [], True
         return None
 
 

@@ -19,7 +19,7 @@ from sira_cli.errors import LongPromptError
 from sira_cli.models.processor import refusing
 from sira_cli.models.progress import Start
 from sira_cli.models.sampling import derived_seed
-from sira_cli.pictures.cache import Cache
+from sira_cli.pictures.picture import Cache
 from sira_cli.run.lvlm import Lvlm
 from sira_cli.run.task import PictureTask
 from sira_cli.serve import Limits

@@ -22,7 +22,7 @@ from pyarrow import feather, parquet
 from sira_cli.errors import DataError, PictureError, SettingsError
 from sira_cli.pictures.datasets import pictures_in
 from sira_cli.pictures.find import Shard, find_pictures
-from tests.support.shards import EXAMPLES, claiming, drawn, write_tar
+from tests.support.shards import EXAMPLES, claiming, content, drawn, write_tar
 
 PICTURES = [path.read_bytes() for path in EXAMPLES[:3]]
 STRUCT = pyarrow.struct([("bytes", pyarrow.binary()), ("path", pyarrow.string())])
@@ -45,11 +45,11 @@ def names(*paths: str, **options) -> list[str]:
 
 
 def reads(*paths: str, **options) -> list[bytes]:
-    return [picture.read() for picture in find_pictures(paths, **options)]
+    return [content(picture) for picture in find_pictures(paths, **options)]
 
 
 def files(picture) -> list[bytes]:
-    return [file for _, file in picture.files(picture.read())]
+    return [file for _, file in picture.files()]
 
 
 def error(picture) -> str:
@@ -80,7 +80,7 @@ def test_each_key_is_a_picture(folder, path):
     assert [picture.name_in(None) for picture in pictures] == [
         f"shards/cc-{number // 2:05}.tar/{number:06}.png" for number in range(6)
     ]
-    assert [picture.read() for picture in pictures] == [
+    assert [content(picture) for picture in pictures] == [
         EXAMPLES[number % len(EXAMPLES)].read_bytes() for number in range(6)
     ]
     assert [picture.columns()["number"] for picture in reversed(pictures)] == [5, 4, 3, 2, 1, 0]
@@ -96,7 +96,7 @@ def test_a_picture_is_what_others_wrote(folder):
         for number, data in enumerate(PICTURES):
             sink.write({"__key__": f"sub/{number}", "png": data, "json": {"number": number}, "seg.png": b"x"})
     found = find_pictures(["real.tar.gz"])
-    assert [(picture.sources[0].member, picture.read()) for picture in found] == [
+    assert [(picture.sources[0].member, content(picture)) for picture in found] == [
         (f"sub/{number}.png", data) for number, data in enumerate(PICTURES)
     ]
     assert found[2].columns()["number"] == 2
@@ -110,7 +110,7 @@ def test_a_picture_is_what_others_wrote(folder):
     found = find_pictures(["odd.tar"])
     assert [picture.sources[0].member for picture in found] == ["./sub/a.PNG", f"{long}.webp", "é.jpeg", "d.gif"]
     with tarfile.open("odd.tar") as archive:
-        assert all(archive.extractfile(each.sources[0].member).read() == each.read() for each in found)
+        assert all(archive.extractfile(each.sources[0].member).read() == content(each) for each in found)
 
 
 def test_a_picture_in_a_shard_travels_and_has_no_place_beside_it(folder):
@@ -163,7 +163,7 @@ def test_a_size_that_no_file_has_is_an_error_record(folder, kind, size):
     whole += bytes(-len(whole) % 512)
     Path("odd.tar").write_bytes(whole + claiming("000009.png", size, kind) + whole + bytes(1024))
     pictures = list(itertools.islice(pictures_in("odd.tar", "odd.tar"), 9))
-    assert pictures[0].read() == PICTURES[0]
+    assert content(pictures[0]) == PICTURES[0]
     assert len(pictures) < 4
     assert pictures[-1].fault.startswith("odd.tar: cannot be read after 00000")
 
@@ -183,13 +183,13 @@ def test_several_members_of_a_key_are_shown_together(folder):
     members = [(name, PICTURES[number]) for name, number in pairs]
     write_tar(folder / "pairs.tar", [*members[:2], ("a.txt", b"dogs"), *members[2:]])
     first, second, third = find_pictures(["pairs.tar"], image_column="left.png,right.png")
-    assert first.files(first.read()) == [(f"pairs.tar/a, picture {n + 1}", PICTURES[n]) for n in range(2)]
+    assert first.files() == [(f"pairs.tar/a, picture {n + 1}", PICTURES[n]) for n in range(2)]
     assert (first.sources[0].member, first.name_in(folder), first.images("pairs.tar/a")) == ("a", "pairs.tar/a", None)
     assert first.columns() == {"txt": "dogs"}
     assert error(second).endswith("b: has 1 picture (left.png), expected one of each of left.png, right.png")
     assert files(third) == [PICTURES[2], PICTURES[1]]  # in the order asked for
     (alone, *_) = find_pictures(["pairs.tar"], image_column="left.png")
-    assert (alone.read(), alone.name_in(folder)) == (PICTURES[0], "pairs.tar/a.left.png")
+    assert (content(alone), alone.name_in(folder)) == (PICTURES[0], "pairs.tar/a.left.png")
 
 
 # --- tables
@@ -232,7 +232,7 @@ def write(made: pyarrow.Table, name: str) -> str:
 def test_each_row_is_a_picture(folder, name):
     for kind in KINDS if name in ("t.parquet", "t.arrow") else TEXTS:  # text files hold no bytes
         pictures = find_pictures([write(table(kind), name)])
-        assert [picture.read() for picture in pictures] == PICTURES
+        assert [content(picture) for picture in pictures] == PICTURES
         assert [picture.name_in(folder) for picture in pictures] == [f"{name}/{row}" for row in range(3)]
         assert [picture.columns() for picture in reversed(pictures)] == [{"caption": each} for each in "cba"]
         assert pickle.loads(pickle.dumps(pictures)) == pictures
@@ -265,7 +265,7 @@ def test_rows_in_any_order_and_of_a_file_that_is_replaced(folder):
     parquet.write_table(pyarrow.table({"image": values}), "many.parquet", row_group_size=300)
     pictures = find_pictures(["many.parquet"])
     for number in [*range(100), 40, 2999, 0, 17, 16]:
-        assert pictures[number].read() == values[number]
+        assert content(pictures[number]) == values[number]
     for thing in ("dog", "cat"):
         (picture,) = find_pictures([write(pyarrow.table({"image": ["files/0.png"], "thing": [thing]}), "again.csv")])
         assert picture.columns()["thing"] == thing
@@ -276,7 +276,7 @@ def test_columns_of_a_table_are_shown_together(folder):
     columns = {"before": before, "after": ["files/1.png", "files/2.png", None], "caption": ["a", "b", "c"]}
     write(pyarrow.table(columns), "pairs.parquet")
     first, second, third = find_pictures(["pairs.parquet"], image_column="before, after")
-    assert first.files(first.read()) == [(f"pairs.parquet/0, picture {n + 1}", PICTURES[n]) for n in range(2)]
+    assert first.files() == [(f"pairs.parquet/0, picture {n + 1}", PICTURES[n]) for n in range(2)]
     assert (first.name_in(folder), first.images("pairs.parquet/0")) == ("pairs.parquet/0", None)
     assert (len(second.open().images), first.columns()) == (2, {"caption": "a"})
     assert error(third).endswith("/2: has no picture in column after")
@@ -322,8 +322,8 @@ def test_what_is_wrong_with_rows_and_files(folder):
         "rows.parquet/2: has no picture in column image",
     ]
     bad = {"bad.parquet": b"no table", "bad.arrow": b"", "bad.jsonl": b'{"image": "a.png"}\n{"image": ', "bad.csv": b""}
-    for name, content in bad.items():
-        Path(name).write_bytes(content)
+    for name, data in bad.items():
+        Path(name).write_bytes(data)
     assert [message.split(": ")[:2] for message in errors(*bad)] == [[name, "cannot be read"] for name in bad]
     both = pyarrow.table({"a": pyarrow.array(KINDS["struct"], STRUCT), "b": pyarrow.array(KINDS["struct"], STRUCT)})
     with pytest.raises(DataError, match="several columns of pictures: a, b: name one with `image_column=`, or several"):
@@ -352,7 +352,7 @@ def test_a_store_gives_the_same(folder):
     try:
         for path in ("shards", "shards/cc-{00000..00002}.tar", "shards/cc-*.tar", "shards/bytes.parquet", "t.parquet"):
             there, here = find_pictures([f"memory://bucket/{path}"]), find_pictures([path])
-            assert [picture.read() for picture in there] == [picture.read() for picture in here]
+            assert [content(picture) for picture in there] == [content(picture) for picture in here]
             assert [picture.name_in(None).removeprefix("memory://bucket/") for picture in there] == [
                 picture.name_in(None) for picture in here
             ]
@@ -395,7 +395,7 @@ elif sys.argv[1] == "write":
             writer.write_table(pyarrow.table({"image": rows}, schema))
 else:
     from sira_cli.pictures.find import find_pictures
-    assert sum(len(picture.read()) for picture in find_pictures([name])) == 500 * 4 * 2**20
+    assert sum(len(picture.files()[0][1]) for picture in find_pictures([name])) == 500 * 4 * 2**20
     print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024)
 """
     for step in ("write", "read"):

@@ -14,6 +14,7 @@ from sira_cli.errors import DataError, PictureError, SettingsError
 from sira_cli.pictures import find
 from sira_cli.pictures.find import Shard, find_pictures, left_out_message, read_list
 from sira_cli.pictures.sources import located
+from tests.support.shards import content
 
 FAST = ("-p", "demo", "--max-new-tokens", 3)
 
@@ -146,7 +147,7 @@ def test_a_store_is_listed_as_a_folder_is(tmp_path):
         assert len(store) == (5 if recursive else 2)
         assert not recursive or store.left_out == local.left_out == left_out
         for there, here in zip(store, local, strict=True):
-            assert there.read() == Path(here.location).read_bytes()
+            assert content(there) == Path(here.location).read_bytes()
     assert find_pictures([f"{tmp_path.as_uri()}/b.png"])[0].location == f"{tmp_path.as_uri()}/b.png"
     with pytest.raises(PictureError, match=r"none\.png: no such file"):
         find_pictures([f"{tmp_path.as_uri()}/none.png"])[0].read()

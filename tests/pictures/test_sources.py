@@ -25,7 +25,7 @@ from sira_cli.pictures.find import check_images, find_pictures
 from sira_cli.pictures.names import as_text, from_text, joined, one_line, parted, public
 from sira_cli.pictures.picture import Picture
 from sira_cli.pictures.sources import FileSource, as_picture, located, recorded
-from tests.support.shards import EXAMPLES
+from tests.support.shards import EXAMPLES, content
 
 PICTURES = [path.read_bytes() for path in EXAMPLES[:3]]
 
@@ -62,7 +62,7 @@ def test_a_file(folder):
     seen = [picture.name_in(each) for each in (None, folder / "sub", folder / "other")]
     assert seen == ["./sub/cat.png", "cat.png", "../sub/cat.png"]
     assert picture.text_file(".txt") == picture.mirrored(".txt") == Path("sub/cat.txt")
-    assert picture.read() == photo.read_bytes()
+    assert content(picture) == photo.read_bytes()
     assert as_picture(photo) == Picture((FileSource(str(photo), str(photo)),))
     assert place(as_picture(photo)) == (True, False)
     (folder / "link.png").symlink_to("none.png")
@@ -83,7 +83,7 @@ def test_an_object_in_a_store(folder, monkeypatch):
     assert place(picture) == (None, False)
     with pytest.raises(SettingsError, match=rf"^{shown}: texts are not written to a store"):
         picture.text_file(".txt")
-    assert picture.read() == PICTURES[0]
+    assert content(picture) == PICTURES[0]
     with pytest.raises(PictureError, match=r"^memory://bucket/sub/dog\.png: no such file"):
         as_picture("memory://key:secret@bucket/sub/dog.png").read()
     assert public("s3://me:secret@bucket/a.png?endpoint_override=x") == "s3://bucket/a.png"
@@ -94,7 +94,7 @@ def test_stdin(monkeypatch):
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(PICTURES[0]), encoding="utf-8"))
     (picture,) = find_pictures(["-"])
     monkeypatch.setattr(sys, "stdin", None)  # from now on nobody needs it
-    assert picture.read() == picture.read() == PICTURES[0]
+    assert content(picture) == content(picture) == PICTURES[0]
     assert picture.open().sha256 == hashlib.sha256(PICTURES[0]).hexdigest()
     assert (picture.address, picture.name_in(Path()), picture.shown) == ("", "-", "stdin")
     for refuse in (picture.text_file, picture.mirrored):
@@ -151,7 +151,7 @@ def test_a_picture_as_base64_is_no_name(sira, tmp_path, monkeypatch):
         code, _, err = sira(*command, "-p", "demo")
         assert (code, "q.jsonl: line 1: image holds a picture as base64, expected its name" in err) == (2, True)
         assert len(err) < 300
-    assert [picture.read() for picture in find_pictures(["q.jsonl"])] == PICTURES
+    assert [content(picture) for picture in find_pictures(["q.jsonl"])] == PICTURES
 
 
 def test_long_names_are_short_in_messages_and_those_of_base64_also_in_records():
@@ -176,9 +176,9 @@ def test_a_group_is_its_pictures(folder):
     group = as_picture(["0.png", "1.png", Image.open("2.png")])
     assert (kinds(group), len(group.open().images)) == (["FileSource", "FileSource", "MemorySource"], 3)
     files = as_picture(["0.png", "1.png"])
-    data, opened = files.read(), files.open()
-    assert files.files(data) == [("0.png", PICTURES[0]), ("1.png", PICTURES[1])]
-    assert files.digest(data) == opened.sha256 == files.opened(data).sha256 == digest(*PICTURES[:2])
+    (data, sha256), opened = files.read(), files.open()
+    assert data == [("0.png", PICTURES[0]), ("1.png", PICTURES[1])]
+    assert sha256 == opened.sha256 == files.opened(data).sha256 == digest(*PICTURES[:2])
     assert files.name_in(folder.parent) == f"{folder.name}/0.png | {folder.name}/1.png"
     assert files.images("x/0.png | x/1.png") == ["x/0.png", "x/1.png"]
     assert files.address == f"{folder}/0.png | {folder}/1.png"
@@ -198,10 +198,10 @@ def test_the_name_of_a_group_leads_to_its_pictures(folder):
     group = recorded("0.png | 1.png", folder)
     assert [source.location for source in group.sources] == [f"{folder}/0.png", f"{folder}/1.png"]
     (folder / "0.png | 1.png").write_bytes(PICTURES[2])
-    assert recorded("0.png | 1.png", folder).read() == PICTURES[2]  # a file of this name
+    assert content(recorded("0.png | 1.png", folder)) == PICTURES[2]  # a file of this name
     text = group.known(caption="A dog.", number=2)
     assert text.images(text.name_in(folder)) == ["0.png", "1.png"]
-    assert [name for name, _ in text.files(text.read())] == [f"{folder}/0.png", f"{folder}/1.png"]
+    assert [name for name, _ in text.files()] == [f"{folder}/0.png", f"{folder}/1.png"]
     assert kinds(recorded("https://a.org/x.png | s3://b/y.png", folder)) == ["WebSource", "StoreSource"]
 
 
@@ -209,8 +209,8 @@ def test_pixels_are_counted_together_before_any_is_decoded(folder, monkeypatch):
     """Small files of many pixels: a group that would fill the memory is refused by its headers."""
     Image.fromarray(np.zeros((6000, 6000), np.uint8)).save("large.png")
     alone, seven, many = as_picture("large.png"), as_picture(["large.png"] * 7), as_picture(["large.png"] * 8)
-    assert seven.pixels(seven.read()) == 7 * 36_000_000
+    assert seven.pixels(seven.files()) == 7 * 36_000_000
     with pytest.raises(HugePictureError, match="8 pictures have 288,000,000 pixels together, expected at most 268,435"):
-        many.pixels(many.read())
+        many.pixels(many.files())
     monkeypatch.setattr(picture_module, "MOST_PIXELS", 10)
-    assert alone.pixels(alone.read()) == 36_000_000  # the limit is for groups
+    assert alone.pixels(alone.files()) == 36_000_000  # the limit is for groups

@@ -18,7 +18,7 @@ from sira_cli.errors import PictureError, SettingsError
 from sira_cli.pictures import web
 from sira_cli.pictures.find import find_pictures
 from sira_cli.pictures.sources import as_picture
-from tests.support.shards import EXAMPLES
+from tests.support.shards import EXAMPLES, content
 
 PICTURE = EXAMPLES[0].read_bytes()
 
@@ -112,7 +112,7 @@ def url(server: Server, path: str) -> str:
 
 def read(server: Server, path: str) -> bytes:
     (picture,) = find_pictures([url(server, path)])
-    return picture.read()
+    return content(picture)
 
 
 def refused(location: str) -> str:
@@ -265,7 +265,7 @@ def test_a_place_that_nobody_can_read_from_is_its_own_error(tmp_path):
     (tmp_path / "a.png").write_bytes(PICTURE)
     bad = ["ftp://me:secret@example.org/b.png", "s3://[x/e"]
     pictures = find_pictures([*bad, str(tmp_path / "a.png")])
-    assert pictures[-1].read() == PICTURE
+    assert content(pictures[-1]) == PICTURE
     for place in bad:
         with pytest.raises(SettingsError) as alone:
             find_pictures([place])

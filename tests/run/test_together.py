@@ -11,7 +11,6 @@ from pathlib import Path
 import pyarrow
 import pytest
 from jsonschema import Draft202012Validator
-from PIL import Image
 from pyarrow import parquet
 
 from sira_cli import load
@@ -188,18 +187,13 @@ def test_a_model_that_takes_one_picture_is_refused_before_any_is_decoded(sira, c
     assert sira("trace", "photos", "--together", "-m", model)[0] == 2
 
 
-def test_a_trace_says_whose_tokens_are_whose(sira):
-    Image.open(PAIR[1]).resize((200, 100)).save(PAIR[1])
+def test_a_trace_is_of_all_pictures(sira):
     assert sira("trace", *PAIR, "--together", *DEMO, "-o", "photos/t.jsonl")[0] == 0
     lines, validator = read("photos/t.jsonl"), Draft202012Validator(json.loads(SCHEMA.read_text()))
     for line in lines:
         validator.validate(line)
     run = lines[0]
-    (first, second), every = run["images"], run["image_positions"]
-    assert [*first["image_positions"], *second["image_positions"]] == every
-    assert [sum(end - start for start, end in each["image_positions"]) for each in (first, second)] == [64, 64]
-    assert run["image_tokens"] == 128
-    assert [(each["width"], each["height"]) for each in (first, second)] == [(384, 384), (200, 100)]
+    assert run["image_tokens"] == 128 == sum(end - start for start, end in run["image_positions"])
     for name, pictures in (("photos", 2), (".", 0)):  # from the page's folder, and after the pictures moved
         if not pictures:
             shutil.move("photos/1.png", "gone.png")

@@ -7,7 +7,15 @@ import tarfile
 from collections.abc import Iterable
 from pathlib import Path
 
+from sira_cli.pictures.picture import Picture
+
 EXAMPLES = sorted(Path(__file__).parents[2].glob("examples/*.png"))
+
+
+def content(picture: Picture) -> bytes:
+    """The file of a picture."""
+    ((_, data),) = picture.files()
+    return data
 
 
 def write_tar(path: Path, members: Iterable[tuple[str, bytes]]) -> Path:

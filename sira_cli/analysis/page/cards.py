@@ -43,12 +43,12 @@ def find_picture(places: Iterable[tuple[str, Path]], sha256: str, side: int = 64
     for name, folder in dict.fromkeys(places):
         if name and (picture := recorded(name, folder)).is_here():
             try:
-                data = picture.read()
-                images = [_embedded(decode_picture(shown, file, side)[0], side) for shown, file in picture.files(data)]
+                files, found = picture.read()
+                images = [_embedded(decode_picture(shown, file, side)[0], side) for shown, file in files]
             except PictureError as error:
                 problem = problem or str(error)
                 continue
-            if not sha256 or picture.digest(data) == sha256:
+            if not sha256 or found == sha256:
                 return images, ""
             other = other or images
     return (other, CHANGED) if other else ([], problem or MISSING)
