@@ -161,30 +161,19 @@ class Pair:
 
 @dataclass(frozen=True)
 class Comparison:
-    """The differences of two files of records, whose texts stay on disk.
-
-    Attributes:
-        files: both.
-        settings: settings that differ, with both values; nested ones by name, such as `verify.mode`.
-        both, equal: number of pictures that both have, and of those with the same text.
-        figures: means over the pictures that have a text in both; empty without any.
-        finish_reasons: of the pictures that both have.
-        words: words in only one text of a picture: the number of such texts in the first file, and in the second.
-            Words with the largest difference come first.
-        only_a, only_b: names of the pictures that one of them has.
-        places: `[N, 2]` of the records of pictures whose texts differ, in the order of the first file.
-    """
+    """The differences of two files of records, whose texts stay on disk."""
 
     files: tuple[RecordFile, RecordFile]
-    settings: dict[str, tuple[Any, Any]]
-    both: int
-    equal: int
-    figures: dict[str, tuple[float, float]]
-    finish_reasons: dict[str, tuple[int, int]]
+    settings: dict[str, tuple[Any, Any]]  # those that differ; nested ones by name, such as `verify.mode`
+    both: int  # number of pictures that both have
+    equal: int  # of these, with the same text
+    figures: dict[str, tuple[float, float]]  # means over the pictures that have a text in both; empty without any
+    finish_reasons: dict[str, tuple[int, int]]  # of the pictures that both have
+    # In only one text of a picture: the number of such texts in each file. The largest difference comes first.
     words: dict[str, tuple[int, int]]
-    only_a: list[str]
+    only_a: list[str]  # names of pictures
     only_b: list[str]
-    places: Numbers
+    places: Numbers  # `[N, 2]` of the records of pictures whose texts differ, in the order of the first file
 
     @property
     def changed(self) -> Iterator[Pair]:

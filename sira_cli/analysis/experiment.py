@@ -42,7 +42,6 @@ class Units(dict[str, T]):
     """
 
     def __init__(self, path: Path | None = None, *, overwrite: bool = False) -> None:
-        """Open or create the file, and read it."""
         super().__init__()
         self.failures: dict[str, FailedPicture] = {}
         self._file = None if path is None else _UnitFile(path, self, overwrite=overwrite)

@@ -96,13 +96,19 @@ class Export:
 
     def __init__(self, path: Path, corrections: Path | None = None) -> None:
         self.path, self._file = path, RecordFile(path)
-        self._corrections = {} if corrections is None else _read_corrections(corrections)
         self._starts, self._keys = self._file.newest(), set[str]()
-        missing = dict(self._corrections)
+        self._corrections: dict[str, str] = {}  # by the key of the record; the last one of a picture counts
+        names = dict[str, str]()
+        for where, row in () if corrections is None else read_rows(corrections):
+            given: list[Any] = [row.get(each) for each in ("file_name", "key", "text")]
+            if row.get("schema") != "sira.correction/1" or not all(isinstance(each, str) for each in given):
+                raise DataError(f"{where}: is not a correction: expected a file that the page of sira report saved")
+            name, key, text = given
+            self._corrections[key], names[key] = text.strip(), name
         for _, record, _ in self:
             self._keys.update(record)
-            missing.pop(record["key"], None)
-        for name, _ in missing.values():
+            names.pop(record["key"], None)
+        for name in names.values():
             raise DataError(f"{corrections}: {name}: no record of {path} has the key of this correction")
 
     def __len__(self) -> int:
@@ -112,7 +118,7 @@ class Export:
         """Yield each picture, its record, and the record as it was before somebody corrected it."""
         for start in self._starts:
             record = before = self._file[start]
-            _, text = self._corrections.get(record["key"], ("", record["text"]))
+            text = str(self._corrections.get(record["key"], record["text"]))
             if text != record["text"]:
                 record = corrected(record, text)
             yield recorded(record["file_name"], self.path.parent), record, None if record is before else before
@@ -205,17 +211,6 @@ def _write_parquet(records: Iterator[Record], types: Mapping[str, str], file: IO
     with parquet.ParquetWriter(file, schema) as writer:
         while rows := list(islice(records, ROWS)):
             writer.write_table(pyarrow.Table.from_pylist(rows, schema))
-
-
-def _read_corrections(path: Path) -> dict[str, tuple[str, str]]:
-    """Return the pictures' names and corrected texts by the key of their records; the last one of a picture counts."""
-    corrections: dict[str, tuple[str, str]] = {}
-    for where, row in read_rows(path):
-        name, key, text = (row.get(each) for each in ("file_name", "key", "text"))
-        if row.get("schema") != "sira.correction/1" or not all(isinstance(each, str) for each in (name, key, text)):
-            raise DataError(f"{where}: is not a correction: expected a file that the page of sira report saved")
-        corrections[str(key)] = str(name), str(text).strip()
-    return corrections
 
 
 def corrected(record: Record, text: str) -> Record:

@@ -180,14 +180,9 @@ def prove(lvlm: Lvlm, picture: Image.Image) -> Proof:
         seen = Seen.of(lvlm, inputs)
     except (ImageTokenError, PictureError) as error:
         raise UnsupportedModelError(str(error)) from error
-    tokens: list[int] = []
-    steps: list[Step] = []
-
-    def keep(new: list[int], step: Step) -> None:
-        tokens.extend(new)
-        steps.append(step)
-
-    lvlm.generate(inputs, on_tokens=keep)
+    decoded: list[tuple[int, Step]] = []
+    lvlm.generate(inputs, on_tokens=lambda new, step: decoded.append((new[0], step)))
+    tokens, steps = zip(*decoded, strict=True)
     # bitsandbytes multiplies 4-bit matrices in bfloat16, and rounds rows as coarsely for 8-bit ones.
     precision = lvlm.model.dtype if lvlm.quantization is None else torch.bfloat16
     config = replace(preset.sira_config, k=lvlm.k, k_fraction=None)
@@ -201,6 +196,7 @@ def prove(lvlm: Lvlm, picture: Image.Image) -> Proof:
             with suppress(UnsupportedModelError, SettingsError):
                 method.check_model(lvlm.model, preset.sira_config)
                 abilities.append(f"method {name}")
+    versions = __version__, torch.__version__, transformers.__version__, platform.python_version()
     return Proof(
         model=preset.model,
         revision=preset.revision,
@@ -212,13 +208,11 @@ def prove(lvlm: Lvlm, picture: Image.Image) -> Proof:
         seen=seen,
         abilities=abilities,
         real=Exact(compared, text, lvlm.device, lvlm.dtype, _seconds(lvlm, inputs), _seconds(greedy, inputs)),
-        versions={"sira": __version__, "torch": torch.__version__, "transformers": transformers.__version__}
-        | {"python": platform.python_version()},
+        versions=dict(zip(("sira", "torch", "transformers", "python"), versions, strict=True)),
     )
 
 
 def _prompt(lvlm: Lvlm, inputs: Mapping[str, Any]) -> reference.Prompt:
-    """Return the prompt for the reference."""
     model, shape = lvlm.model, inputs["input_ids"].shape
     given = {name: value for name, value in inputs.items() if name != "labels"}  # PaliGemma's, for training only
     if "logits_to_keep" in inspect.signature(model.forward).parameters and all(
@@ -263,7 +257,6 @@ def _tied(full: Tensor, cf: Tensor, one: int, other: int, config: SiraConfig, li
 
 
 def _seconds(lvlm: Lvlm, inputs: Any) -> float:
-    """Return the fastest of several decoding times."""
     times = []
     for _ in range(TIMED):
         started = time.perf_counter()

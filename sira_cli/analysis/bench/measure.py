@@ -63,11 +63,6 @@ class Timing:
     peak_bytes: int | None  # most memory during the request, weights included; None: the system does not report it
 
     @property
-    def prefill(self) -> float:
-        """Seconds from the image encoder to the first token."""
-        return self.tokens[0] - self.encoder
-
-    @property
     def steps(self) -> list[float]:
         """Seconds between one token and the next, N - 1 of them."""
         return [after - before for before, after in zip(self.tokens, self.tokens[1:], strict=False)]
@@ -139,7 +134,7 @@ class BenchRow:
         return cls(
             method,
             *sizes,
-            prefill=Measure.of(own, base, lambda run: run.prefill),
+            prefill=Measure.of(own, base, lambda run: run.tokens[0] - run.encoder),
             step=step,
             requests={n: Measure.of(own, base, lambda run, n=n: run.tokens[n - 1]) for n in lengths},  # type: ignore[misc]
             tokens_per_second=None if step is None else sizes[0] / step.seconds.median,

@@ -221,7 +221,6 @@ class WithControls(WordList):
     """Finds the things that captions name, and with them controls, which have no spans."""
 
     def __init__(self, words: WordList, texts: Iterable[str]) -> None:
-        """Collect the things in all captions."""
         self._words = words
         named = {text: words.things(text) for text in texts}
         self._pool: dict[str, str] = {}  # by group, the thing that stands for it

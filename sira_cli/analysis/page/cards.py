@@ -192,7 +192,7 @@ def _things(trace: TracedText) -> list[Thing] | None:
         for start, stop in claim.spans:
             if own := _own_steps(trace, [word for word in end.words if word.start < stop and word.end > start]):
                 steps.append((own[0], own[-1] + 1))
-        things.append(Thing(claim, doubt(claim.support, end.verify.min_support), steps))
+        things.append(Thing(claim, doubt(claim.support, float(end.verify["min_support"])), steps))
     return sorted(things, key=lambda thing: thing.claim.support)
 
 
@@ -223,7 +223,6 @@ def _settings(trace: TracedText) -> dict[str, str]:
 
 
 def _row_of(token: Token, grounding: float | None, thing: Thing | None) -> dict[str, Any]:
-    """Return a token's part of the script's data."""
     candidates: list[Candidate] = list(token.top)
     ids = [candidate.token_id for candidate in candidates]
     if token.token_id not in ids:
@@ -334,12 +333,16 @@ def gallery_of(
     chosen = sorted(sorted(range(len(entries)), key=supports.__getitem__)[:limit])
     pictures = _pictures([pairs[number][0] for number in chosen], path.parent, on_picture)
     entries = [entries[number] | {"note": note} for number, (_, note) in zip(chosen, pictures, strict=True)]
+    first, alpha = pairs[0][0], f"{ALPHA} = {pairs[0][0]['alpha']}"
+    method = f"{first['method']}, K = {first['k']} of {first['layers']}, {alpha}" if first["alpha"] else first["method"]
+    about = [str(first["preset"] or first["model"]), str(method)]
+    about += [f"“{prompt}”" for prompt in prompts if len(prompts) == 1]
     place = hashlib.sha256(os.fsencode(path.resolve())).hexdigest()[:16]
     gallery = {
         "content": {"place": place, "names": names, "entries": entries},
         "names": names,
         "pictures": [uris for uris, _ in pictures],
-        "about": _about(pairs[0][0], prompts),
+        "about": " · ".join(about),
         "score": "support" if looks else "grounding" if any(entry["marks"] for entry in entries) else "",
         "thresholds": " or ".join(f"{threshold:g}" for threshold in sorted(looks or {DOUBTED})),
     }
@@ -400,13 +403,6 @@ def _objects(record: Record) -> list[Any]:
     if not all(0 <= each["support"] <= 1 for each in objects):
         raise ValueError("a support is not from 0 to 1")
     return objects
-
-
-def _about(record: Record, prompts: set[str]) -> str:
-    alpha = f"\N{GREEK SMALL LETTER ALPHA} = {record['alpha']}"
-    method = f"{record['method']}, K = {record['k']} of {record['layers']}, {alpha}"
-    parts = [str(record["preset"] or record["model"]), method if record["alpha"] else str(record["method"])]
-    return " · ".join([*parts, *(f"“{prompt}”" for prompt in prompts if len(prompts) == 1)])
 
 
 def _pictures(records: Sequence[Record], folder: Path, on_picture: Callable[[int, int], None]) -> list[tuple[str, str]]:

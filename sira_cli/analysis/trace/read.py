@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import Annotated, Literal, NamedTuple
+from typing import Annotated, Any, Literal, NamedTuple
 
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 
@@ -135,12 +135,6 @@ class TracedObject(Strict):
     support: float
 
 
-class Look(Strict):
-    """Settings of a second look."""
-
-    min_support: float
-
-
 class End(Strict):
     """The end of a trace; `objects` and `verify` are None without a second look."""
 
@@ -154,25 +148,18 @@ class End(Strict):
     words: tuple[TracedWord, ...]
     tracked: tuple[Use, ...]
     objects: tuple[TracedObject, ...] | None = None
-    verify: Look | None = None
+    verify: dict[str, Any] | None = None
     reasoning: str = ""
 
 
 class TracedText(NamedTuple):
-    """A text, generated or forced, with its tokens.
+    """A text, generated or forced, with its tokens."""
 
-    Attributes:
-        path: the file that holds it.
-        line: number of its first line, from 1.
-        run: None if it failed before its first line.
-        end: None if it was interrupted.
-    """
-
-    path: Path
-    line: int
-    run: Run | None
+    path: Path  # the file that holds it
+    line: int  # number of its first line, from 1
+    run: Run | None  # None if it failed before its first line
     tokens: list[Token]
-    end: End | None
+    end: End | None  # None if it was interrupted
 
     @property
     def status(self) -> Literal["ok", "error", "interrupted"]:
