@@ -277,7 +277,7 @@ class Runner(Generic[R]):
                 window.append(item)
             elif not window and (not item.skipped or len(self._given_out) >= FLUSH):
                 yield Batch([])
-            if len(window) == self._window:
+            if len(window) >= self._window:
                 yield from self._portions(window)
                 window = []
         yield from self._portions(window)
