@@ -19,7 +19,7 @@ from sira_cli.errors import DataError, PictureError, SettingsError
 from sira_cli.files import length_on_windows, relative, text_in
 from sira_cli.pictures.names import as_text, from_text, is_uri, on_disk, parted, public
 from sira_cli.pictures.opening import check_no_video
-from sira_cli.pictures.picture import File, OpenedPicture, Picture, Source, group_of
+from sira_cli.pictures.picture import File, Picture, Source, group_of
 from sira_cli.pictures.web import WebSource
 
 STDIN = "-"
@@ -229,8 +229,3 @@ def as_picture(source: PictureSource) -> Picture:
         f"a {type(source).__name__} is not a picture: expected a path, a URI, bytes, a binary file, a PIL image or a "
         "numpy array; `caption_many` takes several pictures"
     )
-
-
-def open_picture(source: PictureSource) -> OpenedPicture:
-    """Open a path, a URI, a binary stream, a PIL image or a picture; see `decode_picture`."""
-    return as_picture(source).open()

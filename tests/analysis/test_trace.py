@@ -16,7 +16,7 @@ from sira_cli.analysis.trace.run import TraceOutput, run_traces
 from sira_cli.analysis.trace.task import Trace
 from sira_cli.look.claims import Verify
 from sira_cli.pictures.picture import Picture
-from sira_cli.pictures.sources import located, open_picture
+from sira_cli.pictures.sources import as_picture, located
 from tests.support.checkpoints import REPRESENTATIVES
 from tests.support.traces import SCHEMA
 from tests.support.traces import failed as failed_trace
@@ -95,7 +95,7 @@ def test_every_number_follows_from_all_logits(family, checkpoint_of, tmp_path, p
     result = lvlm.caption(picture, PROMPT)
     assert (lines[-1]["text"], lines[-1]["output_tokens"]) == (result.text, result.output_tokens)
     assert lines[-1]["finish_reason"] == result.finish_reason
-    ids = lvlm.prepare([open_picture(str(picture)).image], [PROMPT])["input_ids"][0]
+    ids = lvlm.prepare([as_picture(str(picture)).open().image], [PROMPT])["input_ids"][0]
     image = lvlm.find_image(ids[None])[0].nonzero().flatten().tolist()
     assert [position for first, last in lines[0]["image_positions"] for position in range(first, last)] == image
 

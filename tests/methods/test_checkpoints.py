@@ -8,7 +8,7 @@ import pytest
 
 from sira_cli import load
 from sira_cli.models.model import BRANCH
-from sira_cli.pictures.sources import open_picture
+from sira_cli.pictures.sources import as_picture
 from tests.support.checkpoints import REPRESENTATIVES
 from tests.support.helpers import mostly_slow
 
@@ -26,7 +26,7 @@ CASES = [*itertools.product(CHECKPOINTS, ["text-only", "vcd", "icd"]), *OTHERS]
 )
 def test_a_batch_of_several_sizes_gives_the_texts_of_single_runs(checkpoint: str, method: str, checkpoint_of, photos):
     lvlm = load(checkpoint_of(checkpoint), method=method, dtype="float32", max_new_tokens=6)
-    pictures = [open_picture(str(photos[name])).image for name in ("coffee", "tall", "rocket")]
+    pictures = [as_picture(str(photos[name])).open().image for name in ("coffee", "tall", "rocket")]
     together = [answer.text for answer in lvlm.answer(lvlm.prepare(pictures, PROMPTS))]
     for picture, prompt, text in zip(pictures, PROMPTS, together, strict=True):
         single = lvlm.prepare([picture], [prompt])

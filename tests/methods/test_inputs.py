@@ -22,7 +22,7 @@ from sira_cli.methods.vcd import Vcd, noised, signal_share
 from sira_cli.models import presets
 from sira_cli.models.model import BRANCH
 from sira_cli.models.processor import chat_inputs
-from sira_cli.pictures.sources import open_picture
+from sira_cli.pictures.sources import as_picture
 from tests.support.decoding import case_of, stub
 from tests.support.helpers import mostly_slow
 from tests.support.reference_methods import diffusion_share
@@ -34,7 +34,7 @@ PROMPT = "What is on the left?"
 
 def branch_of(lvlm, pictures, prompt: str = PROMPT) -> tuple[dict, dict]:
     """A prompt's own inputs, and those of its contrast stream."""
-    inputs = lvlm.prepare([open_picture(str(path)).image for path in pictures], [prompt] * len(pictures))
+    inputs = lvlm.prepare([as_picture(str(path)).open().image for path in pictures], [prompt] * len(pictures))
     own = {name: value for name, value in inputs.items() if not name.startswith(BRANCH)}
     return own, {name.removeprefix(BRANCH): inputs[name] for name in inputs if name not in own}
 
@@ -284,13 +284,13 @@ def test_a_model_that_a_method_cannot_follow_is_refused_when_it_is_loaded(checkp
 
 def test_what_needs_both_streams_refuses_other_methods_in_the_library():
     lvlm = load("demo", method="text-only")
-    inputs = lvlm.prepare([open_picture(str(EXAMPLES[0])).image], [PROMPT])
+    inputs = lvlm.prepare([as_picture(str(EXAMPLES[0])).open().image], [PROMPT])
     with pytest.raises(SettingsError, match="needs method sira or greedy, not text-only"):
         lvlm.answer(inputs, words=True)
     with pytest.raises(SettingsError, match="needs method sira or greedy"):
         lvlm.choose(inputs, ["Yes", "No"])
     with pytest.raises(SettingsError, match="drift needs method sira or greedy"):
-        measure_drift(lvlm, open_picture(EXAMPLES[0]).image, PROMPT)
+        measure_drift(lvlm, as_picture(EXAMPLES[0]).open().image, PROMPT)
 
 
 def test_the_help_lists_the_methods_without_torch(sira):

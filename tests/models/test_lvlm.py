@@ -27,7 +27,7 @@ from sira_cli.errors import ModelNotFoundError, SettingsError, UnsupportedModelE
 from sira_cli.methods import METHODS
 from sira_cli.models.preset import Preset
 from sira_cli.models.texts import Answer
-from sira_cli.pictures.sources import located, open_picture
+from sira_cli.pictures.sources import as_picture, located
 from sira_cli.run.lvlm import Lvlm, load
 from sira_cli.run.runner import Item
 from sira_cli.run.task import Caption
@@ -86,7 +86,7 @@ def test_qwen_without_video_processor(tmp_path, photos, version):
         scale = math.sqrt(width * height / 50176)
         assert result.image_tokens == math.floor(width / scale / side) * math.floor(height / scale / side), name
         assert result.status == "ok"
-    inputs = lvlm.prepare([open_picture(photos["tall"]).image], ["Is there a dog?"])
+    inputs = lvlm.prepare([as_picture(photos["tall"]).open().image], ["Is there a dog?"])
     grown = {"mm_token_type_ids": 0}
     slow = SlowContrast(Tiny(lvlm.model, dict(inputs), grown), 3, 0.5, image_token=lvlm.model.config.image_token_id)
     expected = lvlm.model.generate(**inputs, max_new_tokens=6, do_sample=False, logits_processor=[slow])
@@ -305,7 +305,7 @@ def test_a_picture_may_be_bytes_a_stream_an_image_or_an_array(lvlm):
         alone, pair = lvlm.caption_many([image, [image, path]])
         assert (alone.text, pair.text) == (expected, lvlm.caption([path, path]).text)
     grey = np.arange(12, dtype=np.uint8).reshape(3, 4)
-    assert open_picture(grey).image.getpixel((1, 2)) == (9, 9, 9)
+    assert as_picture(grey).open().image.getpixel((1, 2)) == (9, 9, 9)
 
 
 def test_load_shows_no_progress_bar_and_leaves_those_of_others(capsys):
@@ -318,7 +318,7 @@ def test_load_shows_no_progress_bar_and_leaves_those_of_others(capsys):
 @pytest.fixture(scope="module")
 def prepared(lvlm):
     """A prompt as the checkpoint's own processor makes it."""
-    inputs = lvlm.chat_inputs([open_picture(EXAMPLES[0]).image], [lvlm.preset.prompts.caption])
+    inputs = lvlm.chat_inputs([as_picture(EXAMPLES[0]).open().image], [lvlm.preset.prompts.caption])
     return {name: inputs[name] for name in ("input_ids", "attention_mask", "pixel_values")}
 
 

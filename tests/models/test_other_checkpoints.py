@@ -24,7 +24,7 @@ from sira_cli import load
 from sira_cli.errors import PictureError
 from sira_cli.models import presets
 from sira_cli.models.processor import chat_inputs
-from sira_cli.pictures.sources import open_picture
+from sira_cli.pictures.sources import as_picture
 from tests.support.checkpoints import WRITERS
 from tests.support.helpers import SlowContrast, mostly_slow
 from tests.support.tiny import Tiny
@@ -163,12 +163,12 @@ BY_HAND: dict[str, Callable[..., tuple[Any, str, str]]] = {
 def test_gemma_4(checkpoint_of, photos):
     """Its prompt and its texts are those of the reference."""
     gemma = load(checkpoint_of("Gemma 4 E"), max_new_tokens=6, dtype="float32")
-    inputs = gemma.prepare([open_picture(photos["tall"]).image], [PROMPT])
+    inputs = gemma.prepare([as_picture(photos["tall"]).open().image], [PROMPT])
     text = gemma.processor.tokenizer.decode(inputs["input_ids"][0])
     assert re.sub(r"(<\|image\|>)+", "IMAGE", text) == (
         f"<bos><|turn>user\n<|image>IMAGE<image|>{PROMPT}<turn|>\n<|turn>model\n"
     )
-    inputs = gemma.prepare([open_picture(photos["chelsea"]).image], [PROMPT])
+    inputs = gemma.prepare([as_picture(photos["chelsea"]).open().image], [PROMPT])
     case = Tiny(gemma.model, dict(inputs), {"mm_token_type_ids": 0})
     slow = SlowContrast(case, gemma.k, gemma.alpha, image_token=gemma.model.config.image_token_id)
     with torch.no_grad():

@@ -20,7 +20,7 @@ from sira_cli.models import placement
 from sira_cli.models.load import check_structure, load_model
 from sira_cli.models.placement import HalfLinear, can_pack, packed_bytes
 from sira_cli.models.presets import find
-from sira_cli.pictures.sources import open_picture
+from sira_cli.pictures.sources import as_picture
 from tests.support import layouts
 from tests.support.helpers import by_the_letter
 
@@ -90,7 +90,7 @@ def test_texts_with_layers_on_another_device(checkpoint, photos, request):
     model = load_model(folder, trust_remote_code=False, device_map=places, **how)
     far = Lvlm(model, near.processor, near.preset, near.decoder, near.revision)
     assert set(placement.devices_of(model)) == {torch.device("cpu"), torch.device("meta")}
-    image = open_picture(photos["chelsea"]).image
+    image = as_picture(photos["chelsea"]).open().image
     inputs = near.prepare([image] * 2, ["Is there a cat?", "Describe it."])
     assert near.generate(inputs).tolist() == far.generate(inputs).tolist()
     for method in ("sira", "greedy", "vcd"):
@@ -211,5 +211,5 @@ def test_both_streams_are_those_of_algorithm_1_on_plain_matrices(llava_folder, p
     folder = in_bfloat16(llava_folder, tmp_path / "model")
     lvlm, plain = load(folder, dtype="float32", device="cpu", max_new_tokens=4), unpacked(folder)
     assert isinstance(lvlm.model.lm_head, HalfLinear)
-    inputs = lvlm.prepare([open_picture(photos["chelsea"]).image], ["Is there a cat?"])
+    inputs = lvlm.prepare([as_picture(photos["chelsea"]).open().image], ["Is there a cat?"])
     by_the_letter(lvlm, inputs, 4, model=plain.model, gap=0.1)

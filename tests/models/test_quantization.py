@@ -14,7 +14,7 @@ from sira_cli.errors import SettingsError
 from sira_cli.models.load import check_structure
 from sira_cli.models.placement import quantization_config
 from sira_cli.models.presets import find
-from sira_cli.pictures.sources import open_picture
+from sira_cli.pictures.sources import as_picture
 from tests.support import layouts, tiny
 from tests.support.runs import key_of
 from tests.support.tiny_parts import Tiny
@@ -95,7 +95,7 @@ def test_tokens_are_those_of_algorithm_1_by_the_letter_on_quantized_weights(llav
     """Not in 8 bits: there a row's numbers depend on the other rows."""
     pytest.importorskip("bitsandbytes", reason=MISSING)
     lvlm = load(llava_folder, quantization="4bit", dtype="float32", device="cpu", max_new_tokens=4)
-    image = open_picture(photos["chelsea"]).image
+    image = as_picture(photos["chelsea"]).open().image
     inputs = lvlm.prepare([image], ["Is there a cat?"])
     prompt = Tiny(lvlm.model, dict(inputs), image_token=lvlm.model.config.image_token_id)
     slow = reference.decode(prompt, lvlm.k, lvlm.alpha, 4)

@@ -18,7 +18,7 @@ from sira_cli.models.preset import Generation
 from sira_cli.models.progress import Trail
 from sira_cli.models.sampling import NoRepeatedNgrams, RowSampler, derived_seed, sampler
 from sira_cli.models.texts import Answer, TextSettings, sentence_ends
-from sira_cli.pictures.sources import open_picture
+from sira_cli.pictures.sources import as_picture
 from tests.support.helpers import under
 
 EXAMPLES = sorted(Path(__file__).parents[2].glob("examples/*.png"))[:5]
@@ -86,7 +86,7 @@ def test_padding_is_no_repetition(num_beams, photos, qwen_folder):
     """Left padding of a batch must not be punished: in Qwen's checkpoints it is an end token."""
     settings = {"repetition_penalty": 1.8, "no_repeat_ngram_size": 2, "num_beams": num_beams}
     lvlm = load(qwen_folder, dtype="float32", max_new_tokens=8, **settings)
-    pictures = [open_picture(str(photos[name])).image for name in ("coffee", "tall")]
+    pictures = [as_picture(str(photos[name])).open().image for name in ("coffee", "tall")]
     prompts = ["What?", "Describe this picture with many words, please, and then once more."]
     together = [answer.text for answer in lvlm.answer(lvlm.prepare(pictures, prompts))]
     alone = [lvlm.answer(lvlm.prepare([one], [prompt]))[0].text for one, prompt in zip(pictures, prompts, strict=True)]
@@ -182,7 +182,7 @@ def test_sampled_beams_follow_the_seed_and_nothing_else(demo):
 
 def test_a_sampled_text_that_goes_on_from_its_middle_draws_what_it_would_have_drawn(demo):
     lvlm, trail = under(demo, temperature=2.0, max_new_tokens=12), Trail([0])
-    inputs = lvlm.to_device(lvlm.prepare([open_picture(EXAMPLES[0]).image], ["Describe this image."]))
+    inputs = lvlm.to_device(lvlm.prepare([as_picture(EXAMPLES[0]).open().image], ["Describe this image."]))
     [text] = lvlm.generate(inputs, seeds=[3], trail=trail).tolist()
     trail.end([text])
     shorter, start = trail.back(inputs, [0], [text[:5]])

@@ -18,7 +18,7 @@ from sira_cli.errors import SettingsError, UnfinishedReasoningError
 from sira_cli.look import second_look
 from sira_cli.look.second_look import SecondLook
 from sira_cli.models.vocabulary import ReasoningParser, Vocabulary
-from sira_cli.pictures.sources import open_picture
+from sira_cli.pictures.sources import as_picture
 from sira_cli.run.events import Failed, Finished, Skipped
 from sira_cli.run.run import run_pictures
 from sira_cli.run.task import Caption
@@ -53,7 +53,7 @@ def loaded(folders):
 
 @pytest.fixture(scope="module")
 def image(photos):
-    return open_picture(photos["chelsea"]).image
+    return as_picture(photos["chelsea"]).open().image
 
 
 def plan(lvlm, text: str) -> list[int]:

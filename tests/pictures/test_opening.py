@@ -21,7 +21,7 @@ from sira_cli.errors import HugePictureError, PictureError, PictureMemoryError, 
 from sira_cli.pictures import opening
 from sira_cli.pictures.find import find_pictures
 from sira_cli.pictures.opening import BOUND, decode_picture, picture_size
-from sira_cli.pictures.sources import open_picture
+from sira_cli.pictures.sources import as_picture
 
 KINDS = (*(f"RGB.{each}" for each in ("png", "bmp", "tiff", "gif", "jpg", "webp", "avif", "ppm")), "CMYK.jpg", "L.png")
 RED, GREEN, BLUE, WHITE = (255, 0, 0), (0, 255, 0), (0, 0, 255), (255, 255, 255)
@@ -53,7 +53,7 @@ def turned(orientation: int) -> Image.Exif:
 
 def error(source) -> str:
     with pytest.raises(PictureError) as raised:
-        open_picture(source)
+        as_picture(source).open()
     message = str(raised.value)
     assert "\n" not in message
     return message
@@ -62,7 +62,7 @@ def error(source) -> str:
 @pytest.mark.parametrize("kind", KINDS)
 def test_formats_and_modes(tmp_path, kind):
     made = SMALL.convert(kind.partition(".")[0])
-    image = open_picture(save(made, tmp_path / kind)).image
+    image = as_picture(save(made, tmp_path / kind)).open().image
     assert (image.mode, image.size) == ("RGB", SMALL.size)
     assert difference(image, made.convert("RGB")) < 12  # lossy formats and palettes come near, others are equal
 
@@ -77,7 +77,7 @@ def test_exif_orientation_is_applied_once(tmp_path, orientation):
     undo |= {5: Image.Transpose.TRANSPOSE, 6: Image.Transpose.ROTATE_90, 7: Image.Transpose.TRANSVERSE}
     undo |= {8: Image.Transpose.ROTATE_270}
     stored = corners.transpose(undo[orientation]) if orientation in undo else corners
-    picture = open_picture(save(stored, tmp_path / "turned.png", exif=turned(orientation)))
+    picture = as_picture(save(stored, tmp_path / "turned.png", exif=turned(orientation))).open()
     assert difference(picture.image, corners) == 0
     image, exif = PHOTO.crop((0, 0, 300, 200)), turned(orientation).tobytes()
     heic, jpeg = (decode_picture("x", encoded(image, kind, quality=95, exif=exif))[0] for kind in ("HEIF", "JPEG"))
@@ -90,14 +90,14 @@ def test_transparency_is_laid_on_white(tmp_path):
     image = Image.new("RGBA", (8, 8), (255, 0, 0, 0))
     image.paste((0, 0, 255, 255), (0, 0, 4, 8))
     for made in (image, image.convert("LA"), image.quantize(8)):
-        pixels = open_picture(save(made, tmp_path / "see-through.png")).image
+        pixels = as_picture(save(made, tmp_path / "see-through.png")).open().image
         assert (pixels.getpixel((7, 4)), pixels.getpixel((1, 4)) == WHITE) == (WHITE, False)
     path = save(Image.new("RGBA", (4, 4), (255, 0, 0, 128)), tmp_path / "half.png")
-    assert open_picture(path).image.getpixel((0, 0)) == (255, 127, 127)
+    assert as_picture(path).open().image.getpixel((0, 0)) == (255, 127, 127)
     image = Image.new("P", (4, 4), 1)
     image.putpalette([255, 0, 0, 0, 255, 0])
     image.putpixel((0, 0), 0)
-    pixels = open_picture(save(image, tmp_path / "key.gif", transparency=1)).image
+    pixels = as_picture(save(image, tmp_path / "key.gif", transparency=1)).open().image
     assert (pixels.getpixel((0, 0)), pixels.getpixel((3, 3))) == (RED, WHITE)
 
 
@@ -106,7 +106,7 @@ def test_deep_samples_keep_their_brightness(tmp_path):
     deep += [(np.float32, white, "tiff") for white in (1.0, 255.0, 65535.0)]
     for kind, white, suffix in deep:
         ramp = np.linspace(0, white, 256, dtype=kind).reshape(16, 16)
-        image = open_picture(save(Image.fromarray(ramp), tmp_path / f"deep.{suffix}")).image
+        image = as_picture(save(Image.fromarray(ramp), tmp_path / f"deep.{suffix}")).open().image
         assert np.abs(np.asarray(image)[..., 0].astype(int) - np.arange(256).reshape(16, 16)).max() <= 1
 
 
@@ -135,7 +135,7 @@ def test_of_an_animation_the_first_frame_whatever_its_name(tmp_path):
         frames[0].save(path, save_all=True, append_images=frames[1:], duration=50)
         for name in ("wrong.jpg", os.fsdecode(b"a'b\"c\n\xff.png")):
             path = path.rename(tmp_path / name)
-            assert difference(open_picture(path).image, frames[0]) < 3
+            assert difference(as_picture(path).open().image, frames[0]) < 3
 
 
 def test_large_pictures_and_bombs(tmp_path):
@@ -144,7 +144,7 @@ def test_large_pictures_and_bombs(tmp_path):
     assert path.stat().st_size < 100_000
     assert "decompression bomb" in error(path)
     path = save(Image.new("L", (10000, 9500)), tmp_path / "large.png")
-    assert open_picture(path).image.size == (5000, 4750)
+    assert as_picture(path).open().image.size == (5000, 4750)
     assert BOUND / 4 >= 4096 * 4096  # Qwen3-VL, which reads most, reads so many pixels
 
 
@@ -154,13 +154,13 @@ def test_large_pictures_and_bombs(tmp_path):
 @pytest.mark.parametrize("suffix", ["png", "jpg", "tiff"])
 def test_a_giant_picture_is_reduced_and_an_ordinary_one_is_not(tmp_path, monkeypatch, suffix):
     path = save(SMALL, tmp_path / f"photo.{suffix}", exif=turned(6))
-    whole = open_picture(path).image
+    whole = as_picture(path).open().image
     assert whole.size == (64, 96)
     monkeypatch.setattr(opening, "BOUND", whole.width * whole.height)
-    assert open_picture(path).image.tobytes() == whole.tobytes()
+    assert as_picture(path).open().image.tobytes() == whole.tobytes()
     for bound, factor in ((whole.width * whole.height - 1, 2), (600, 4)):
         monkeypatch.setattr(opening, "BOUND", bound)
-        reduced = open_picture(path).image
+        reduced = as_picture(path).open().image
         assert reduced.size == (64 // factor, 96 // factor)
         assert difference(reduced, whole.reduce(factor)) < (2 if suffix == "jpg" else 0.5)
 
@@ -171,9 +171,9 @@ def test_a_giant_picture_of_any_kind_is_reduced_strip_by_strip(tmp_path, monkeyp
     monkeypatch.setattr(opening, "_STRIP", 7 * 96)
     image = Image.fromarray(np.asarray(SMALL.convert("L")).astype(np.uint16) * 257) if mode == "I;16" else None
     path = save(image or SMALL.convert(mode), tmp_path / "photo.tiff")
-    whole = open_picture(path).image
+    whole = as_picture(path).open().image
     monkeypatch.setattr(opening, "BOUND", 2000)
-    reduced = open_picture(path).image
+    reduced = as_picture(path).open().image
     assert (reduced.mode, reduced.size) == ("RGB", (48, 32))
     assert difference(reduced, whole.reduce(2)) < 3
 
@@ -184,8 +184,8 @@ def test_a_giant_picture_takes_no_giant_memory(tmp_path):
     path = tmp_path / "giant.png"
     script = f"""
 from pathlib import Path
-from sira_cli.pictures.sources import open_picture
-size = open_picture({str(path)!r}).image.size
+from sira_cli.pictures.sources import as_picture
+size = as_picture({str(path)!r}).open().image.size
 lines = Path("/proc/self/status").read_text().splitlines()
 print(size, next(int(line.split()[1]) * 1024 for line in lines if line.startswith("VmHWM")))
 """
