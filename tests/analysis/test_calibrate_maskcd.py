@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 import torch
 from PIL import Image
-from safetensors import safe_open
 
 from sira_cli.analysis.calibration.maskcd import ImageMass, calibrate, measure_mass, recorded_mass
 from sira_cli.analysis.experiment import Units
@@ -150,16 +149,12 @@ def test_the_command_makes_the_calibration_that_the_method_finds(sira, tmp_path)
 def test_drawn_scenes_give_the_shipped_calibration_and_a_preset_names_it(sira, tmp_path):
     file, preset = tmp_path / "m.safetensors", tmp_path / "mine.yaml"
     code, out, err = sira("calibrate", "maskcd", "-p", "demo", "--limit", 1, "-o", file, "--write-preset", preset)
-    assert code == 0, err
-    assert "drawn scenes only" not in err
-    assert f"use it with --method maskcd --set calibration={file}" in err
+    assert (code, f"use it with --method maskcd --set calibration={file}" in err) == (0, True), err
     assert presets.read(preset).methods["maskcd"]["calibration"] == str(file)
     assert " of 32 heads have a z-score above 0.7777 " in out
     made, shipped = (Calibration.read(path) for path in (file, next((SHIPPED_CALIBRATIONS / "maskcd").iterdir())))
     assert made.origin.made_from["prompt"] == shipped.origin.made_from["prompt"]
     assert made.tensors[MASS].shape == shipped.tensors[MASS].shape == (8, 4)
-    with safe_open(file, framework="pt") as opened:
-        assert json.loads(opened.metadata()["sira"])["made_from"]["pictures"] == 1
     code, _, err = sira("caption", EXAMPLES[0], "-p", preset, "--method", "maskcd", "--max-new-tokens", 4)
     assert code == 0, err
     assert sira("calibrate", "maskcd", "-p", "demo", "-o", file)[0] == 2

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-import statistics
 from pathlib import Path
 from typing import Any
 
@@ -174,18 +173,6 @@ def test_pictures_that_cannot_be_measured(lvlm):
 
 
 # --- over pictures
-
-
-def test_means_and_standard_errors():
-    drifts = [(0.0, 0.1, 0.5), (0.0, 0.3, 0.2), (0.0, 0.2, 0.2)]
-    profile = Profile.of([Divergence(drift, kl) for drift, kl in zip(drifts, (1.0, 2.0, 6.0), strict=True)], boundary=1)
-    assert profile.drift[0] == profile.early == Estimate(0.0, 0.0)
-    assert profile.drift[1].mean == pytest.approx(0.2)
-    late = [0.3, 0.25, 0.2]
-    assert profile.late.mean == pytest.approx(statistics.mean(late))
-    assert profile.late.stderr == pytest.approx(statistics.stdev(late) / math.sqrt(3))
-    assert profile.kl == Estimate(3.0, pytest.approx(statistics.stdev([1, 2, 6]) / math.sqrt(3)))
-    assert Profile.of([Divergence((0.0, 0.4), 2.0)], boundary=1).kl == Estimate(2.0, None)
 
 
 @pytest.mark.parametrize(("ending", "beginning"), [(".png", b"\x89PNG"), (".PDF", b"%PDF-"), (".svg", b"<?xml")])

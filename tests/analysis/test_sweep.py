@@ -17,7 +17,7 @@ from PIL import Image
 from sira_cli import methods
 from sira_cli.analysis import sweep as sweeping
 from sira_cli.analysis.experiment import Units
-from sira_cli.analysis.questions import Question, QuestionSet, in_splits
+from sira_cli.analysis.questions import Question, QuestionSet
 from sira_cli.analysis.sweep import (
     CAPTIONS_RULE,
     GREEDY,
@@ -120,23 +120,6 @@ def test_values_of_k_and_alpha():
 
 def question(image: str, text: str, label: str) -> str:
     return json.dumps({"image": image, "text": text, "label": label})
-
-
-def test_pope_files(tmp_path):
-    one, two = tmp_path / "random.json", tmp_path / "popular.json"
-    rows = [question("a.png", "A dog?", "yes"), question("b.png", "A cat?", "no"), question("a.png", "A cat?", "Yes")]
-    one.write_text("\n".join([*rows, "", question("late.png", "Late?", "no")]))
-    two.write_text(f"[{rows[0]}, {rows[0]}, {question('a.png', 'A cat?', 'no')}]")
-    found = in_splits([one, two], tmp_path, limit=3, suffix="!")
-    assert (found.splits, found.pictures) == (("random", "popular"), ["a.png", "b.png"])
-    assert found.questions == (
-        Question("a.png", "A dog?!", True, ("random", "popular", "popular")),
-        Question("a.png", "A cat?!", True, ("random",)),
-        Question("a.png", "A cat?!", False, ("popular",)),
-        Question("b.png", "A cat?!", False, ("random",)),
-    )
-    with pytest.raises(PictureError, match=r"a\.png: no such file"):
-        found.picture("a.png").open()
 
 
 def test_the_settings_that_decide_a_sweep():
