@@ -87,6 +87,7 @@ def test_the_threshold_is_what_the_rule_says(count):
         assert report.yes == pytest.approx([np.mean([one >= 0.5 for one in kind]) for kind in (first, second)])
         assert [*report.objects.values()] == [len(first), len(second)]
         assert json.loads(report.to_json())["threshold"] == report.threshold
+    assert SupportReport.of(SOURCE, "labels", [(True, 0.1)] * 3 + [(True, 0.9)] * 97, 9).threshold == 0.9  # 3 % exactly
     assert SupportReport.of(SOURCE, "controls", [(False, 1.0)] * 9, 9).threshold == 1
     with pytest.raises(DataError, match="no real objects could be measured"):
         SupportReport.of(SOURCE, "labels", [(False, 0.2)], 1)
