@@ -14,7 +14,7 @@ from sira_cli.demo.scenes import OBJECTS, PLACES, TEST_SEEDS, Scene, SceneObject
 from sira_cli.eval.statistics import Figure, Tally
 from sira_cli.models.presets import BUNDLED_FOLDER
 from tools import card
-from tools.support import doubt_table, from_json
+from tools.support import from_json
 
 BOX = (0, 0, 40, 40)
 
@@ -83,20 +83,6 @@ def tally(wrong: np.ndarray) -> Tally:
 
 def report_of(settings: dict | None = None, **tallies: Tally) -> SceneReport:
     return SceneReport.of({"captions": tallies}, settings or {})
-
-
-def test_how_often_words_of_a_grounding_are_hallucinated():
-    counts = [[90, 3], [40, 3], [30, 3], [20, 5], [0, 0]]
-    lines = doubt_table({"greedy": {"by_doubt": counts}}).splitlines()
-    cells = [[cell.strip() for cell in line.strip("|").split("|")] for line in lines]
-    assert cells[0] == ["grounding", "words of greedy", "hallucinated"]
-    assert cells[2:] == [
-        ["0 to 0.2", "0", "-"],
-        ["0.2 to 0.4", "20", "25 %"],
-        ["0.4 to 0.6", "30", "10 %"],
-        ["0.6 to 0.8", "40", "8 %"],
-        ["0.8 to 1", "90", "3 %"],
-    ]
 
 
 def test_figures_are_written_as_they_are_read(tmp_path):

@@ -15,7 +15,7 @@ import pytest
 from sira_cli.errors import DataError, SettingsError
 from sira_cli.eval.amber import EQUAL, OFFICIAL, Judged, Lexicon, Similarity, find_similarity, opened, vectors
 from sira_cli.eval.benchmark import ONE_WORD, Ask, Asking
-from tests.support.eval.amber_data import ANSWERED, QUESTIONS, RELATION, SAID, benchmark, figures, lay_out, near
+from tests.support.eval.amber_data import ANSWERED, RELATION, SAID, benchmark, figures, near
 from tests.support.eval.writing import save
 
 # What is asked.
@@ -198,14 +198,6 @@ def test_data_that_are_not_ambers_are_named(data, file, place, changes, message)
     save(path, content)
     with pytest.raises(DataError, match=message):
         benchmark(data)
-
-
-def test_facts_and_the_folder(data, tmp_path):
-    facts = {"language": {"name": "words"}, "similarity": {"name": "near"}}
-    assert benchmark(data).facts() == facts
-    assert benchmark(data, similarity=EQUAL, task="discriminative").facts() == {}
-    lay_out(tmp_path / "AMBER" / "data")  # the repository does for its folder
-    assert len(benchmark(tmp_path / "AMBER").parts[1].asks) == len(QUESTIONS)
 
 
 # Similar words: what spaCy says about a pipeline with vectors that lies on disk.

@@ -104,13 +104,6 @@ def test_a_record_takes_the_place_of_an_earlier_one(tmp_path):
         read_answers(Made(2), files)
 
 
-def test_only_what_sira_answered_is_reduced(tmp_path):
-    own = write_own(tmp_path / "vcd.jsonl", a_0={"text": "1."})
-    assert read_answers(Made(2), own).texts["only"]["a/0"] == "1"
-    (other,) = find_files([str(save(tmp_path / "other.json", {"a/0": "1."}))])
-    assert read_answers(Made(2), other).texts["only"]["a/0"] == "1."
-
-
 @pytest.mark.parametrize("setting", [name for name in SAME if name != "method"])
 def test_records_of_one_method_have_the_same_settings(tmp_path, setting):
     files = write_own(tmp_path / "vcd.jsonl", b_1={setting: "another"})

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from sira_cli.errors import DataError, SettingsError
-from sira_cli.eval.benchmark import Ask
-from sira_cli.eval.chair import HEADS, PROMPT, Chair, find_truth, mentions, read_ids
+from sira_cli.eval.chair import HEADS, Chair, find_truth, mentions, read_ids
 from sira_cli.eval.figures import text_counts
 from sira_cli.language import CHAIR_WORDS, singular, tokens
 from tests.support.eval import language_data
@@ -21,49 +21,31 @@ from tests.support.eval.writing import lines, save
 # The text rule.
 
 
-@pytest.mark.parametrize(
-    ("text", "expected"),
-    [
-        ("a man on a bike", "man person, bike bicycle"),
-        ("dog dog", "dog dog, dog dog"),
-        ("a motor cycle", "motor+cycle motorcycle"),
-        ("a baby elephant", "elephant elephant"),
-        ("an adult cub", ""),  # cub is no object, and takes the adult with it
-        ("a baby and an elephant", "baby person, elephant elephant"),
-        ("a passenger jet", "jet airplane"),
-        ("a passenger train", "train train"),
-        ("a passenger bus", "passenger person, bus bus"),
-        ("a bow tie", "tie tie"),
-        ("a wine glass", "wine+glass wine+glass"),
-        ("a wine glas", "wine+glass wine+glass"),
-        ("a laptop computer", "laptop+computer laptop"),
-        # greedy, from left to right: the bear belongs to the baby, not to the teddy that follows it
-        ("baby bear teddy bear", "bear bear, teddy+bear teddy+bear"),
-        ("teddy bear cub", "teddy+bear teddy+bear"),
-        ("baby teddy bear", "baby person, teddy+bear teddy+bear"),
-        ("bow bow tie", "bow tie, tie tie"),
-        ("hot baby dog", "dog dog"),  # a merge is not merged again: a baby dog is a dog, but no hot dog
-        ("a train track", ""),
-        ("home plate", ""),
-        ("a train by the track", "train train"),
-        # never found: a space in front, capitals, three words
-        *[("a motor bike", ""), ("cheesecake", ""), ("cupcake", "cupcake cake")],
-        ("iPhone iphone", "iPhone cell+phone"),  # only as the text is lower-cased before
-        ("a stove top oven", "stove oven, oven oven"),
-        ("knive phon televison solider", "knive knife, phon cell+phone, televison tv, solider person"),  # misspelt
-        ("the seat of the toilet", "toilet toilet"),
-        ("a toilet seat and a seat", "toilet toilet"),
-        ("a seat", "seat chair"),
-        ("a toilet and a chair", "toilet toilet, chair chair"),
-        ("a urinal and a seat", "urinal toilet, seat chair"),
-        ("", ""),
-    ],
-)
-def test_what_is_mentioned(text, expected):
-    found = mentions(text.split())
-    pairs = [f"{word} {head}" for word, head in zip(found.words, found.heads, strict=True)]
-    read = [pair.replace("+", " ") for pair in expected.split(", ") if pair]
-    assert pairs == read
+# A cub is no object, and takes the adult with it. Greedy, from left to right: the bear belongs to the baby, not to the
+# teddy that follows it. A merge is not merged again: a baby dog is a dog, but no hot dog. Never found: a space in front
+# (motor bike, cheesecake), capitals, three words.
+MENTIONED = """
+a man on a bike: man person, bike bicycle | dog dog: dog dog, dog dog | a motor cycle: motor+cycle motorcycle
+a baby elephant: elephant elephant | an adult cub: | a baby and an elephant: baby person, elephant elephant
+a passenger jet: jet airplane | a passenger train: train train | a passenger bus: passenger person, bus bus
+a bow tie: tie tie | a wine glass: wine+glass wine+glass | a wine glas: wine+glass wine+glass
+a laptop computer: laptop+computer laptop | baby bear teddy bear: bear bear, teddy+bear teddy+bear
+teddy bear cub: teddy+bear teddy+bear | baby teddy bear: baby person, teddy+bear teddy+bear
+bow bow tie: bow tie, tie tie | hot baby dog: dog dog | a train track: | home plate: | a train by the track: train train
+a motor bike: | cheesecake: | cupcake: cupcake cake | iPhone iphone: iPhone cell+phone
+a stove top oven: stove oven, oven oven | the seat of the toilet: toilet toilet
+knive phon televison solider: knive knife, phon cell+phone, televison tv, solider person
+a toilet seat and a seat: toilet toilet | a seat: seat chair
+a toilet and a chair: toilet toilet, chair chair | a urinal and a seat: urinal toilet, seat chair
+"""
+
+
+def test_what_is_mentioned():
+    for row in re.split(r" \| |\n", MENTIONED.strip()):
+        text, _, expected = row.partition(":")
+        found = mentions(text.split())
+        pairs = [f"{word} {head}" for word, head in zip(found.words, found.heads, strict=True)]
+        assert pairs == [pair.replace("+", " ") for pair in expected.strip().split(", ") if pair], text
 
 
 def test_length_counts_merged_tokens():
@@ -152,17 +134,6 @@ def test_the_two_rules_read_captions_differently(coco, tmp_path, monkeypatch):
     assert found["singular"] == ["person", "wine glass"]  # `singularize` takes bus for a plural
     with pytest.raises(SettingsError, match="`rule=` 'stem': expected lemma or singular"):
         Chair(coco, ids=[7], rule="stem", language="fallback")
-
-
-def test_a_part_for_each_length(coco):
-    chair = Chair(coco, ids=[8, 7], language="fallback", lengths=(64, 512))
-    assert [(part.name, part.task, part.groups, part.settings) for part in chair.parts] == [
-        (f"{length}", "caption", (f"{length} tokens",), {"max_new_tokens": length}) for length in (64, 512)
-    ]
-    assert PROMPT == "Please describe this image in detail."
-    for part in chair.parts:
-        assert part.asks == tuple(Ask(f"{image}", f"COCO_val2014_{image:012d}.jpg", PROMPT) for image in (8, 7))
-    assert list(chair.score(chair.parts[1], {"8": "Two cars."})) == ["512 tokens"]
 
 
 # Captions and lists of images in files.
@@ -263,21 +234,9 @@ ROWS = [{"image_id": 7, "caption": "x"}, {"image_id": 7}]
     [
         ("instances", None, "instances_val2014.json: expected a JSON object"),
         ("captions", {"annotations": 3}, "captions_val2014.json: expected a list 'annotations'"),
-        (
-            "instances",
-            {"categories": NAMES},
-            r"instances_val2014.json: categories\[1\]: 'spork' is not in CHAIR's list",
-        ),
-        (
-            "instances",
-            {"annotations": [{"image_id": 7, "category_id": 99}]},
-            r"annotations\[0\]: category 99 is not def",
-        ),
-        (
-            "captions",
-            {"annotations": ROWS},
-            r"annotations\[1\]: expected image_id \(int\) and caption \(str\), got \{'im",
-        ),
+        ("instances", {"categories": NAMES}, r"categories\[1\]: 'spork' is not in CHAIR's list"),
+        ("instances", {"annotations": [{"image_id": 7, "category_id": 99}]}, r"\[0\]: category 99 is not defined"),
+        ("captions", {"annotations": ROWS}, r"annotations\[1\]: expected image_id \(int\) and caption \(str\)"),
     ],
 )
 def test_what_is_not_as_in_coco_is_named(coco, kind, changes, message):
