@@ -50,40 +50,6 @@ if TYPE_CHECKING:
     from sira_cli.run.records import Result
     from sira_cli.run.run import run_pictures
 
-# Where each public name lives. They are imported on first use: `sira --help` must not wait for torch.
-_HOMES = {
-    "AttachError": "errors",
-    "Between": "core.image_tokens",
-    "DataError": "errors",
-    "Fork": "core.fork",
-    "GenerationSettingsWarning": "errors",
-    "HugePictureError": "errors",
-    "ImageTokenError": "errors",
-    "ImageTokens": "core.image_tokens",
-    "LongPromptError": "errors",
-    "Lvlm": "run.lvlm",
-    "ModelNotFoundError": "errors",
-    "NoAnswerError": "errors",
-    "NotCalibratedError": "errors",
-    "PictureError": "errors",
-    "PictureMemoryError": "errors",
-    "PictureSettingsError": "errors",
-    "Preset": "models.preset",
-    "PrivatePictureError": "errors",
-    "Result": "run.records",
-    "SettingsError": "errors",
-    "SiraConfig": "core.config",
-    "SiraError": "errors",
-    "Step": "core.streams",
-    "UnfinishedJsonError": "errors",
-    "UnfinishedReasoningError": "errors",
-    "UnsupportedModelError": "errors",
-    "UntestedModelWarning": "errors",
-    "attach": "methods.attaching",
-    "load": "run.lvlm",
-    "run_pictures": "run.run",
-}
-
 __all__ = [
     "AttachError",
     "Between",
@@ -117,6 +83,12 @@ __all__ = [
     "load",
     "run_pictures",
 ]
+
+# Where each public name lives. They are imported on first use: `sira --help` must not wait for torch.
+_HOMES = dict.fromkeys(__all__, "errors")
+_HOMES |= {"SiraConfig": "core.config", "Fork": "core.fork", "Step": "core.streams", "attach": "methods.attaching"}
+_HOMES |= {"Between": "core.image_tokens", "ImageTokens": "core.image_tokens", "Preset": "models.preset"}
+_HOMES |= {"Lvlm": "run.lvlm", "load": "run.lvlm", "Result": "run.records", "run_pictures": "run.run"}
 
 
 def __dir__() -> list[str]:

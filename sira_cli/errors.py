@@ -12,11 +12,7 @@ from urllib.parse import unquote, urlsplit
 
 
 class SiraError(Exception):
-    """Base of all errors with a message for the user.
-
-    Attributes:
-        exit_code: exit code of the command line.
-    """
+    """Base of all errors with a message for the user; `exit_code` is the command line's."""
 
     exit_code = 1
 
@@ -68,11 +64,7 @@ class PictureError(SiraError):
 
 
 class PrivatePictureError(PictureError):
-    """A picture is not downloaded, as its address is not public.
-
-    Attributes:
-        public: the message without the address, for those who may not know this network.
-    """
+    """A picture's address is not public; `public`: the message without it, for those who may not know this network."""
 
     def __init__(self, message: str, public: str = "") -> None:
         super().__init__(message)
@@ -88,14 +80,9 @@ class PictureMemoryError(PictureError):
 
 
 class LongPromptError(PictureError):
-    """The prompt about a picture, or several, is longer than the model's context. The message does not name them.
-
-    Attributes:
-        tokens: of the prompt, those of its pictures included.
-    """
+    """A prompt of so many tokens, pictures included, is longer than the model's context. The message names none."""
 
     def __init__(self, message: str, *, tokens: int) -> None:
-        """Keep the number of tokens."""
         super().__init__(message)
         self.tokens = tokens
 

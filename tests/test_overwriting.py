@@ -120,17 +120,6 @@ def test_a_file_of_other_content_stays(sira, tmp_path, monkeypatch, name):
         assert path.stat().st_mtime_ns == before
 
 
-def test_an_export_of_other_scenes_leaves_an_earlier_one_as_it_is(sira, tmp_path):
-    folder = tmp_path / "scenes"
-    assert sira("demo", "--export", folder, "--limit", 1)[0] == 0
-    before = {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
-    code, _, err = sira("demo", "--export", folder, "--limit", 2)
-    assert (code, "ids.txt: exists with other content: give another path, or --overwrite" in err) == (2, True)
-    assert {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()} == before
-    assert sira("demo", "--export", folder, "--limit", 2, "--overwrite")[0] == 0
-    assert len(list(folder.glob("images/*"))) == 2
-
-
 def test_a_report_of_another_benchmark_stays(sira, tmp_path):
     scenes, answers = tmp_path / "scenes", tmp_path / "eval"
     export([held_out(0)], scenes)

@@ -163,10 +163,3 @@ def test_an_open_file_is_not_replaced(tmp_path, monkeypatch, windows):
     with files.replacing(target) as file:
         file.write(b"new")
     assert (target.read_text(), closed) == ("new", [True])
-
-
-def test_processes_are_started_not_forked():
-    """Windows has no fork: a child is a new Python, with all that it needs in its arguments."""
-    forking = r"os\.fork|multiprocessing|ProcessPool|preexec_fn|start_new_session|killpg|process_group"
-    found = [path.name for path in PACKAGE.rglob("*.py") if re.search(forking, path.read_text(encoding="utf-8"))]
-    assert found == []

@@ -19,7 +19,7 @@ from dataclasses import replace
 from typing import Any, TypeVar
 
 from fastapi import Depends, FastAPI, Request, Response
-from fastapi.responses import JSONResponse, PlainTextResponse, StreamingResponse
+from fastapi.responses import JSONResponse, StreamingResponse
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 from starlette.exceptions import HTTPException
 from starlette.middleware.trustedhost import TrustedHostMiddleware
@@ -31,7 +31,7 @@ from sira_cli.errors import PictureError, PictureMemoryError, PrivatePictureErro
 from sira_cli.run.lvlm import Lvlm
 from sira_cli.serve import Limits, ollama
 from sira_cli.serve.jobs import Event, Job, Logprob, Piece, Reply, job_of
-from sira_cli.serve.ollama import OllamaChat, OllamaGenerate, ServedModel, ShowRequest
+from sira_cli.serve.ollama import OllamaChat, OllamaGenerate, ServedModel
 from sira_cli.serve.page import add_page, page_settings
 from sira_cli.serve.protocol import ChatRequest, Options, RequestError, shortened
 from sira_cli.serve.queue import LEFT, Queue
@@ -96,8 +96,7 @@ class Server:
         app.get("/api/tags", **keyed)(lambda: served.tags)
         app.get("/api/ps", **keyed)(lambda: served.running)
         app.get("/api/version", **keyed)(lambda: {"version": ollama.VERSION})
-        text: dict[str, Any] = {"media_type": "text/plain; version=0.0.4"}
-        app.get("/metrics", **keyed)(lambda: PlainTextResponse(generate_latest(own), **text))
+        app.get("/metrics", **keyed)(lambda: Response(generate_latest(own), media_type="text/plain; version=0.0.4"))
         app.get("/settings", **keyed)(lambda: page_settings(lvlm))
         # The framework logs only errors handled as `Exception`.
         for kind in (HTTPException, SiraError, MemoryError, ClientDisconnect, Exception):
@@ -114,7 +113,7 @@ class Server:
         return self._reading + self._queue.waiting()
 
     async def _show(self, request: Request) -> dict[str, Any]:
-        return self._served.show(await self._read(ShowRequest, request))
+        return self._served.show((await self._read(OllamaChat, request)).model)
 
     async def _check_key(self, request: Request) -> None:
         if self._api_key is None:

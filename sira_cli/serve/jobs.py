@@ -238,7 +238,7 @@ class Job:
     def finish(self, task: PictureTask, image: Sequence[Image], answer: Answer, seconds: float) -> None:
         """Send the rest of the text, and the reply with its decoding time, after a second look if one is due."""
         lvlm = self._lvlm
-        if not guides(task):
+        if self.chat.sira.verify != "guide":
             if answer.error and answer.finish_reason == "length":  # JSON: as much of it as there is
                 answer = replace(answer, text=lvlm.answer_of(list(answer.tokens)).text, error="")
             if self._stopped is not None:
@@ -308,8 +308,3 @@ def job_of(
     task = TASKS[sira.task].of(preset, method, questions=True, words=sira.words, verify=verify, schema=schema)
     lvlm.following(task.schema)  # one that the model's tokens cannot follow is refused before it meets others
     return Job(chat, task, prompt, Pictures.of(chat, limits, allow_urls=allow_urls), report)
-
-
-def guides(task: PictureTask) -> bool:
-    """Return whether a second look changes the texts of a task, so that they are final as they are decoded."""
-    return task.verify is not None and task.verify.guides

@@ -157,13 +157,6 @@ class OllamaGenerate(OllamaChat):
         return {"response": text, **thought}
 
 
-class ShowRequest(Options):
-    """A request to `/api/show`; older clients send `name`."""
-
-    model: str = ""
-    name: str = ""
-
-
 def error_json(error: RequestError, path: str) -> dict[str, Any]:
     """Return an error in the form that Ollama's clients expect; it names the keys of their request."""
     message, keys = for_clients(str(error)), CHAT_KEYS if path.endswith("chat") else GENERATE_KEYS
@@ -213,7 +206,7 @@ class ServedModel:
         self.check(name)
         return {"id": name, "object": "model", "created": self._created, "owned_by": "sira"}
 
-    def show(self, asked: ShowRequest) -> dict[str, Any]:
+    def show(self, name: str) -> dict[str, Any]:
         """Return Ollama's description of the model."""
-        self.check(short_name(asked.model or asked.name))
+        self.check(short_name(name))
         return self._shown

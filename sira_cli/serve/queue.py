@@ -23,7 +23,7 @@ from sira_cli.pictures.picture import Cache
 from sira_cli.run.lvlm import Lvlm
 from sira_cli.run.task import PictureTask
 from sira_cli.serve import Limits
-from sira_cli.serve.jobs import Job, Logprob, guides, too_long
+from sira_cli.serve.jobs import Job, Logprob, too_long
 from sira_cli.serve.protocol import RequestError
 
 PREPARED = 32  # methods and settings
@@ -128,7 +128,7 @@ class Queue:
         for job in jobs:
             job.begin(lvlm)
         seeds = [derived_seed(job.task.preset.generation.seed, job.pictures.sha256, str(job.prompt)) for job in jobs]
-        if guides(task):
+        if jobs[0].chat.sira.verify == "guide":  # their texts are final as they are decoded
             answers = task.decoded(lvlm, images, inputs, seeds)
         else:
             schemas = [job.task.schema for job in jobs]

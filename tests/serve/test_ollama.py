@@ -11,9 +11,8 @@ import ollama
 import pytest
 
 from sira_cli.pictures import web
-from sira_cli.serve import Limits
 from tests.serve.conftest import running
-from tests.serve.helpers import LONG, PICTURES, PROMPT, ask, data_of, post, said, text
+from tests.serve.helpers import PICTURES, PROMPT, ask, data_of, post, said, text
 
 IMAGES = [data_of(PICTURES[0])]
 CODED = base64.b64encode(IMAGES[0]).decode()
@@ -126,15 +125,6 @@ def test_without_a_word_about_it_an_answer_is_a_stream(address, path, sira):
         assert last[name] == expected[name]
 
 
-@pytest.mark.slow
-def test_a_stream_that_fails_says_so(endless):
-    limits = Limits(tokens=LONG, seconds=5.0)
-    with running(endless, limits=limits) as address, ollama.Client(host=address) as client:
-        stream = client.chat("demo", [TURN], stream=True, options={"num_predict": LONG})
-        with pytest.raises(ollama.ResponseError, match="took too long"):
-            list(stream)
-
-
 # --- the model
 
 
@@ -151,19 +141,18 @@ def test_the_model_is_described(address, friend, lvlm):
     shown = friend.show("demo:latest")
     assert (shown.capabilities, shown.details.format) == (["completion", "vision"], "safetensors")
     assert shown.modelinfo["llava.context_length"] == lvlm.model.config.get_text_config().max_position_embeddings
-    assert httpx.post(f"{address}/api/show", json={"name": "demo"}).json()["details"] == shown.details.model_dump()
     assert tuple(map(int, httpx.get(f"{address}/api/version").json()["version"].split("."))) > (0, 5)
 
 
-@pytest.mark.parametrize("more", [{}, {"keep_alive": 0}, {"keep_alive": "0s"}])
 @pytest.mark.parametrize("path", ["chat", "generate"])
-def test_a_request_that_asks_nothing_loads_the_model(address, path, more):
+def test_a_request_that_asks_nothing_loads_the_model(address, path):
     """As in docs/api.md of Ollama 0.12.11: one object, also where the answers are streams."""
     empty = {"response": ""} if path == "generate" else {"message": {"role": "assistant", "content": ""}}
-    told = httpx.post(f"{address}/api/{path}", json={"model": "demo:latest", **more}).json()
-    assert datetime.fromisoformat(told.pop("created_at"))
-    assert told == {"model": "demo:latest", **empty, "done": True, "done_reason": "unload" if more else "load"}
-    assert httpx.post(f"{address}/api/{path}", json={"model": "llava", **more}).status_code == 404
+    for more in ({}, {"keep_alive": 0}, {"keep_alive": "0s"}):
+        told = httpx.post(f"{address}/api/{path}", json={"model": "demo:latest", **more}).json()
+        assert datetime.fromisoformat(told.pop("created_at"))
+        assert told == {"model": "demo:latest", **empty, "done": True, "done_reason": "unload" if more else "load"}
+    assert httpx.post(f"{address}/api/{path}", json={"model": "llava"}).status_code == 404
 
 
 # --- what is refused
@@ -177,10 +166,9 @@ def test_what_the_server_has_not(address, friend):
     wrong = httpx.get(f"{address}/api/chat")
     assert (wrong.status_code, wrong.headers["allow"]) == (405, "POST")
     assert "Method Not Allowed" in error_of(wrong)
-    for ask_it in (lambda: friend.chat("llava", [TURN]), lambda: friend.show("llava:latest")):
-        with pytest.raises(ollama.ResponseError, match="model 'llava' not found") as refused:
-            ask_it()
-        assert refused.value.status_code == 404
+    with pytest.raises(ollama.ResponseError, match="model 'llava' not found") as refused:
+        friend.show("llava:latest")
+    assert refused.value.status_code == 404
     assert len(error_of(send(address, model="x" * 50_000))) < 400
 
 

@@ -42,15 +42,14 @@ def test_null_is_a_key_that_is_left_out(address):
 def test_numbers_beyond_the_presets_ranges(lvlm):
     """Seeds of any sign, and clients without a limit, who get the server's."""
     seeds = [ChatRequest(messages=said(), seed=seed).seed for seed in (-1, -2, 0, 5)]
-    assert len({*seeds}) == 4
-    assert all(0 <= seed < 2**63 for seed in seeds)
+    assert (len({*seeds}), all(0 <= seed < 2**63 for seed in seeds)) == (4, True)
     for given in ({"max_tokens": -1}, {"max_completion_tokens": 10**9}):
         request = ChatRequest.read({"messages": said(), **given})
         assert settings_of(request, lvlm, Limits(tokens=5))[0].generation.max_new_tokens == 5
     turn = {"role": "user", "content": "a", "images": ["aa"]}
     for given, most in ((-2, sys.maxsize), (0, None), (7, 7)):
-        chat = OllamaChat.read({"model": "demo", "messages": [turn], "options": {"num_predict": given}}).chat()
-        assert chat.max_tokens == most
+        request = OllamaChat.read({"model": "demo", "messages": [turn], "options": {"num_predict": given}})
+        assert request.chat().max_tokens == most
 
 
 def test_base64_as_programs_write_it_and_what_is_none():

@@ -48,8 +48,7 @@ def add_page(app: FastAPI) -> None:
 
 def page_settings(lvlm: Lvlm) -> dict[str, Any]:
     """Return the model's name, the methods to show side by side, and which words to doubt (`look.claims`)."""
-    names = dict.fromkeys(["sira" if lvlm.method == "greedy" else lvlm.method, "greedy"])
-    methods = [lvlm.preset.method(name) for name in names]
+    methods = map(lvlm.preset.method, dict.fromkeys(["sira" if lvlm.method == "greedy" else lvlm.method, "greedy"]))
     return {
         "model": lvlm.preset.name or lvlm.preset.model,
         "methods": [{"name": each.name, "scores_words": Ability.TRACES in each.abilities} for each in methods],
