@@ -181,10 +181,7 @@ def test_layers_that_share_keys_run_the_last_rows_only(k: int):
     """Layers 4 and 5 of 6 share: the fork is behind their first one, at it, before."""
     case = case_of("Gemma 4 E")
     layers, config = case.model.get_decoder().layers, SiraConfig(k=k)
-    with (
-        attach(case.model, config),
-        rows_of(**{str(index): layer.mlp for index, layer in enumerate(layers)}) as seen,
-    ):
+    with attach(case.model, config), rows_of(**{str(index): layer.mlp for index, layer in enumerate(layers)}) as seen:
         generate(case.model, case.inputs, max_new_tokens=3)
     prompt, text = case.image.shape[1], int((~case.image).sum())
     for index in range(tiny.LAYERS):

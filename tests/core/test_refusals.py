@@ -131,10 +131,7 @@ def test_attaching_twice_and_calling_a_part(llava: tiny.Tiny):
     ("change", "message"),
     [
         (lambda args, more: ((args[0][:, 1:], *args[1:]), more), "as its first argument"),
-        (
-            lambda args, more: (args, more | {"weights_of_rows": torch.ones(args[0].shape[:2])}),
-            "weights_of_rows, wh",
-        ),
+        (lambda args, more: (args, more | {"weights_of_rows": torch.ones(args[0].shape[:2])}), "weights_of_rows, wh"),
         (lambda args, more: (args, {k: v for k, v in more.items() if k != "position_embeddings"}), "called without"),
     ],
 )

@@ -237,23 +237,6 @@ def test_without_being_forced_it_also_goes_back_as_the_reference_does():
     assert (tokens, run.rollbacks) == ([slow.tokens], len(slow.back))
 
 
-def test_what_was_chosen_at_a_place_is_not_chosen_there_again(monkeypatch: pytest.MonkeyPatch):
-    case, seen = case_of("LLaVA-1.5", "eager"), []
-
-    def choose_again(search: Search, logits: torch.Tensor) -> torch.Tensor:
-        log_probs = original(search, logits)
-        seen.append((search.length, set((log_probs.flatten() == -torch.inf).nonzero().flatten().tolist())))
-        return log_probs
-
-    original = Search.choose_again
-    monkeypatch.setattr(Search, "choose_again", choose_again)
-    with trusting(case):
-        decoded(Opera(beams=2, candidates=2, threshold=2, attempts=3), case, max_new_tokens=16)
-    behind = [refused for length, refused in seen if length == TRUSTED + 1]
-    assert [len(refused) for refused in behind[:3]] == [2, 4, 6]  # two beams each time
-    assert behind[0] < behind[1] < behind[2]
-
-
 def test_what_was_refused_on_a_branch_that_was_left_is_free_on_another():
     never = Ending(lambda ids: ids[:, -1] == 9, torch.tensor([9]), 2, 1.0, False, 9)
     image = torch.tensor([False, True, False])
@@ -301,25 +284,19 @@ def test_each_row_of_a_left_padded_batch_is_its_single_run(name: str, ends):
         assert len(set(back)) > 1  # else no text would ever be shorter than another
 
 
-def test_the_cache_holds_each_beam_once_and_no_more_than_it_needs():
-    case, singles = case_of("LLaVA-1.5"), llava_prompts()
-    inputs = left_pad(singles)
-    _, run = decoded(SMALL, case, inputs, max_new_tokens=9)
-    for layer in run.passes.cache.layers:
-        assert layer.keys.shape[0] == 3 * 2
-        assert layer.keys.shape[2] == inputs["input_ids"].shape[1] + 8
-
-
-def test_a_token_costs_one_pass_of_all_beams():
-    case, shapes = case_of("LLaVA-1.5"), []
+def test_the_cache_holds_each_beam_once_and_a_token_costs_one_pass_of_all_beams():
+    case, inputs, shapes = case_of("LLaVA-1.5"), left_pad(llava_prompts()), []
     handle = case.model.register_forward_hook(
         lambda model, args, kwargs, output: shapes.append(tuple(kwargs["input_ids"].shape)), with_kwargs=True
     )
     try:
-        decoded(Opera(), case)
+        _, run = decoded(Opera(beams=2, candidates=3), case, inputs, max_new_tokens=9)
     finally:
         handle.remove()
-    assert shapes == [(1, 30)] + [(5, 5)] * 6  # the prompt once, not for each beam
+    prompt = inputs["input_ids"].shape
+    assert shapes == [prompt] + [(3 * 2, 3)] * 9  # the prompts once, not for each beam
+    for layer in run.passes.cache.layers:
+        assert (layer.keys.shape[0], layer.keys.shape[2]) == (3 * 2, prompt[1] + 8)
 
 
 # --- what `generate` gets
