@@ -51,9 +51,6 @@ Figures = Mapping[str, Figure]
 T = TypeVar("T")
 
 
-# --- settings
-
-
 @dataclass(frozen=True, order=True)
 class Cell:
     """A setting; K = 0 stands for greedy."""
@@ -136,9 +133,6 @@ def decisive(preset: Preset, questions: QuestionSet, alphas: Sequence[float], ca
         "questions": len(rows),
         "questions_sha256": hash_of(questions=rows),
     }
-
-
-# --- answers and captions
 
 
 def first_tokens(lvlm: LoadedModel, grid: Grid, inputs: Any) -> torch.Tensor:
@@ -224,9 +218,6 @@ def sweep(
     units.complete()
 
 
-# --- the best setting
-
-
 def by_score(figures: Mapping[Cell, Figures]) -> Cell:
     """Return the setting with the highest mean score; on a tie the smaller K, then the smaller alpha."""
     cells = sorted(cell for cell in figures if cell != GREEDY)
@@ -252,9 +243,6 @@ def captions_fit(row: Figures, greedy: Figures) -> bool:
 def paper(layers: int) -> Cell:
     """Return the paper's setting on both of its models, for a model of L layers."""
     return Cell(layers // 2, 0.5)
-
-
-# --- the report
 
 
 @dataclass(frozen=True)

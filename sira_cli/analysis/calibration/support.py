@@ -135,9 +135,6 @@ class SupportReport(Report):
             yield f"only {count} {kind}: the threshold is uncertain"
 
 
-# --- captions with labels
-
-
 def read_captions(paths: Sequence[Path]) -> tuple[Source, list[Caption]]:
     """Read records that `sira caption --verify flag` or `sira check` wrote; failed ones are left out."""
     sources: dict[str, Source] = {}
@@ -212,9 +209,6 @@ def _head(name: str) -> str:
     """Return the head of an object's synonyms."""
     found = shipped().things(f"a {name}")
     return found[0].group if len(found) == 1 else name.strip().lower()
-
-
-# --- controls
 
 
 class WithControls(WordList):
