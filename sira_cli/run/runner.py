@@ -29,7 +29,6 @@ if TYPE_CHECKING:
     import torch
 
     from sira_cli.methods.prompts import Shown
-    from sira_cli.models.memory import PictureMemory
     from sira_cli.models.model import LoadedModel
 
 _log = logging.getLogger(__name__)
@@ -129,25 +128,6 @@ def usual_batch_size(device: torch.device) -> BatchSize:
     return AUTO if device.type == "cuda" else 1
 
 
-def most_that_fit(model: Any, measure: Callable[[], PictureMemory], says: str) -> int:
-    """Measure the memory of one picture, and return the number that fits."""
-    from sira_cli.models.memory import free_memory, most_pictures
-    from sira_cli.models.placement import devices_of
-
-    try:
-        picture = measure()
-    except Exception as error:
-        if not out_of_memory(error):
-            raise
-        _log.info("batch size 1: memory does not suffice for one picture")
-        return 1
-    free = free_memory(*devices_of(model))
-    size = picture.largest_batch(free, most_pictures(model.device))
-    numbers = says.format(prompt=picture.prefill / 1e9, text=picture.text / 1e9, free=free / 1e9)
-    _log.info("batch size %d: %s", size, numbers)
-    return size
-
-
 def ahead(pool: ThreadPoolExecutor, work: Callable[[T], R], items: Iterable[T], depth: int) -> Iterator[R]:
     """Map in order, with at most `depth` items in progress."""
     waiting: deque[Future[R]] = deque()
@@ -171,7 +151,6 @@ class Task(ABC, Generic[R]):
     """Work on each picture. A subclass is a frozen dataclass with `answers`; the other methods fit most tasks."""
 
     kind: ClassVar[str] = "caption"  # part of records; some methods treat `ask` differently
-    at_once: ClassVar[bool] = False  # whether the model's inputs are for one pass, without decoding
     opened: ClassVar[int] = 0  # pictures whose samples wait for the next question about them
 
     @abstractmethod
@@ -206,17 +185,25 @@ class Task(ABC, Generic[R]):
     def inputs(self, lvlm: LoadedModel, items: Sequence[Item[R]], images: Sequence[Shown]) -> Any:
         """Return the model's inputs for pictures whose samples are decoded; at least one."""
         prompts, hashes = [item.prompt for item in items], [item.sha256 for item in items]
-        return lvlm.prepare(images, prompts, hashes, at_once=self.at_once)
+        return lvlm.prepare(images, prompts, hashes)
 
     def largest_batch(self, lvlm: LoadedModel, inputs: Any) -> int:
         """Run a picture's prompt, and return the number of such pictures that fit into memory."""
-        from sira_cli.models.memory import measure_picture
+        from sira_cli.models.memory import free_memory, measure_picture, most_pictures
+        from sira_cli.models.placement import devices_of
 
-        return most_that_fit(
-            lvlm.model,
-            lambda: measure_picture(lvlm, inputs, self.kind),
-            "a prompt takes {prompt:.3f} GB and a text {text:.3f} GB at most, and {free:.1f} GB of memory may be taken",
-        )
+        try:
+            picture = measure_picture(lvlm, inputs, self.kind)
+        except Exception as error:
+            if not out_of_memory(error):
+                raise
+            _log.info("batch size 1: memory does not suffice for one picture")
+            return 1
+        free = free_memory(*devices_of(lvlm.model))
+        size = picture.largest_batch(free, most_pictures(lvlm.model.device))
+        each = f"a prompt takes {picture.prefill / 1e9:.3f} GB and a text {picture.text / 1e9:.3f} GB at most"
+        _log.info("batch size %d: %s, and %.1f GB of memory may be taken", size, each, free / 1e9)
+        return size
 
 
 class Runner(Generic[R]):
