@@ -162,8 +162,7 @@ def test_who_comes_when_too_many_wait_is_told_to_come_again(lvlm):
                 return f"come again after {error.response.headers['retry-after']} s"
 
         with ThreadPoolExecutor(12) as pool:
-            texts = set(pool.map(one, range(12)))
-        assert texts == {"come again after 2 s", lvlm.caption(PICTURES[0], PROMPT).text}
+            assert {*pool.map(one, range(12))} == {"come again after 2 s", lvlm.caption(PICTURES[0], PROMPT).text}
 
 
 @pytest.mark.parametrize("sira", [{}, {"verify": "guide"}, {"method": "opera"}])
@@ -186,11 +185,9 @@ def test_who_goes_before_the_body_ends_is_no_failure_of_the_server(lvlm, caplog)
             head = f"POST /v1/chat/completions HTTP/1.1\r\nHost: {host}\r\nContent-Type: application/json\r\n"
             connection.sendall(f"{head}Content-Length: 1000\r\n\r\n{{".encode())
         until = time.monotonic() + 20
-        while not counted(address, 'sira_requests_total{status="499"}') and time.monotonic() < until:
+        while not (left := counted(address, 'sira_requests_total{status="499"}')) and time.monotonic() < until:
             time.sleep(0.02)
-        assert counted(address, 'sira_requests_total{status="499"}') == 1
-        assert counted(address, 'sira_requests_total{status="500"}') == 0
-    assert not caplog.records
+        assert (left, counted(address, 'sira_requests_total{status="500"}'), caplog.records) == (1, 0, [])
 
 
 def test_a_text_that_takes_too_long(endless):
