@@ -64,6 +64,13 @@ def test_words_that_are_one_token_are_known_in_every_kind_of_tokenizer(kind):
             assert (data.strip().lower() in ruled_out) == (named != ["dog"]), data
 
 
+def test_articles_and_numbers_agree(lvlm):
+    tokens, every = NameTokens(lvlm.vocabulary, shipped()), frozenset({"dog", "umbrella", "apple"})
+    for text, names in (("There is an", {"umbrella", "apple"}), ("There are two", {"dogs", "umbrellas", "apples"})):
+        may, _ = tokens.split(every, frozenset(), Place.at_the_end(text))
+        assert {lvlm.vocabulary.data(int(token)).decode().strip() for token in may} == names
+
+
 def test_captions_share_the_rows_of_the_picture_and_the_first_is_the_methods_own(lvlm):
     pictures, prompts = [picture_of(seed) for seed in SCENES[:2]], [lvlm.preset.prompts.caption] * 2
     inputs, seeds = lvlm.to_device(lvlm.prepare(pictures, prompts)), lvlm.text_seeds(["a", "b"], prompts)
