@@ -229,6 +229,9 @@ def test_one_table_of_several_benchmarks(monkeypatch):
         ]
     ]
     assert "(...): difference to greedy on the same pictures; ≈: no difference shown, its interval holds 0" in legend
+    table, *legend = side_by_side([dataclasses.replace(chair, not_run={"sira": "greedy"})])
+    assert table.sections[0][1][:2] == ["sira", "50.0 ±0.0"]
+    assert "sira: not run, because without sampling its answers equal those of greedy" in legend
 
 
 def test_the_table_has_differences_and_p_values(capsys):
