@@ -41,7 +41,6 @@ def test_exit_codes(sira, tmp_path):
     runs = {
         ("eval", "pope", bad, "--images", tmp_path): 2,  # a data file
         ("caption", picture, "-p", "demo", "-o", bad): 2,  # records that are none
-        ("caption", picture, "-p", "demo", "--alpha", -1): 2,  # a setting
         ("report", bad, "-o", tmp_path / "page.html"): 1,  # a trace
         ("caption", tmp_path / "none.png", "-p", "demo"): 1,  # nothing to do
         ("caption", picture, "-p", "demo"): 3,  # a picture

@@ -75,11 +75,9 @@ def test_every_protocol_brings_the_same_json(client, friend, long, name):
 def test_any_object(address, friend):
     """`json_object` is of no schema; a schema next to it, as other servers take it, is followed."""
     any_object = {"type": "json_object"}
-    for seed in range(3):
-        answer = post(address, response_format=any_object, temperature=1.0, max_tokens=60, seed=seed).json()
-        (choice,) = answer["choices"]
-        assert choice["message"]["content"].startswith("{")
-        assert choice["finish_reason"] == "length" or isinstance(json.loads(choice["message"]["content"]), dict)
+    (choice,) = post(address, response_format=any_object, temperature=1.0, max_tokens=60, seed=0).json()["choices"]
+    assert choice["message"]["content"].startswith("{")
+    assert choice["finish_reason"] == "length" or isinstance(json.loads(choice["message"]["content"]), dict)
     options = {"num_predict": 9}
     assert friend.generate("demo", PROMPT, images=IMAGES, format="json", options=options).response.startswith("{")
     followed = json.loads(posted(address, response_format=any_object | {"schema": SMALL}, max_tokens=TOKENS))
