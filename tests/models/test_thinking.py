@@ -17,6 +17,7 @@ from sira_cli.core.passes import ImagePrefix
 from sira_cli.errors import SettingsError, UnfinishedReasoningError
 from sira_cli.look import second_look
 from sira_cli.look.second_look import SecondLook
+from sira_cli.models.progress import TextPieces
 from sira_cli.models.vocabulary import ReasoningParser, Vocabulary
 from sira_cli.pictures.sources import as_picture
 from sira_cli.run.events import Failed, Finished, Skipped
@@ -296,3 +297,12 @@ def test_texts_and_thoughts_are_told_apart(vocabularies, model, template, tail, 
         assert text[word.start : word.end] == word.text
         read = vocabulary.text(tokens[word.first : word.last])
         assert word.text in read or "<think>" in written  # a thought may stand inside of a word's tokens
+
+
+def test_after_a_closing_marker_alone_the_streamed_text_begins_again(vocabularies):
+    pieces, vocabulary = list[str](), vocabularies["qwen3"]
+    stream = TextPieces(ReasoningParser(vocabulary, THINKING).begin(), pieces.append)
+    for tokens in ([0], *([token] for token in vocabulary.encode("The cup is red.</think>A red cup."))):
+        stream.put(torch.tensor(tokens))
+    stream.end()
+    assert "".join(pieces) == "The cup is red.A red cup."
