@@ -10,7 +10,7 @@ import pytest
 
 from sira_cli import SettingsError, SiraError, load, run_pictures
 from sira_cli.models.texts import TextSettings
-from sira_cli.run.events import Skipped, Started
+from sira_cli.run.events import Started
 from tests.support.scripted import script, written
 
 EXAMPLES = sorted(Path(__file__).parents[2].glob("examples/*.png"))[:3]
@@ -53,24 +53,6 @@ def test_the_file_is_the_commands_to_the_byte(lvlm, folder, sira, capsys):
     assert without_time(folder / "python.jsonl") == without_time(folder / "command.jsonl")
     one, other = (json.loads((folder / f"{name}.run.json").read_text()) for name in ("python", "command"))
     assert (one["settings"], one["pictures"]) == (other["settings"], other["pictures"])
-
-
-def test_who_stops_listening_interrupts_the_run_and_may_go_on(lvlm, folder, tmp_path):
-    """What failed before is said, and tried again on demand."""
-    whole, file = tmp_path / "whole.jsonl", tmp_path / "captions.jsonl"
-    list(run_pictures(lvlm, folder, output=whole))
-    events = run_pictures(lvlm, folder, output=file)
-    assert kinds(next(events) for _ in range(2)) == ["Started", "Failed"]
-    events.close()
-    assert json.loads((tmp_path / "captions.run.json").read_text())["state"] == "interrupted"
-    rest = list(run_pictures(lvlm, folder, output=file))
-    assert kinds(rest) == ["Started", "Skipped", *["Finished"] * 3]
-    assert (rest[1].name, rest[1].failed) == ("pictures/0-bad.png", True)
-    assert without_time(file) == without_time(whole)
-    shutil.copy(EXAMPLES[0], folder / "0-bad.png")
-    mended = list(run_pictures(lvlm, folder, output=file, retry_errors=True))
-    assert kinds(mended) == ["Started", "Finished", "Skipped", "Skipped", "Skipped"]
-    assert not [event for event in mended if isinstance(event, Skipped) and event.failed]
 
 
 def test_without_files_there_are_events_alone(lvlm, folder):
