@@ -194,8 +194,8 @@ class VllmLvlm(Lvlm):
         """Return the same model under another method that its engine can decode with."""
         other = super().under(method, preset, **settings)
         other.texts = self.texts
-        if other.both_streams.k != self.both_streams.k:
-            raise SettingsError("--engine vllm has one K for a whole run: give all methods the same")
+        if (other.both_streams.k, other.sira.beta) != (self.both_streams.k, self.sira.beta):
+            raise SettingsError("--engine vllm has one K and one beta for a whole run: give all methods the same")
         return other
 
     @property
@@ -259,7 +259,7 @@ class VllmLvlm(Lvlm):
                 detokenize=False,
                 ignore_eos=True,
                 stop_token_ids=list(self.ends.ids),
-                extra_args={KEY: own} if own else None,
+                extra_args={KEY: own},
                 **params,
             )
             waiting.append(self.texts.ask(prompt, given))

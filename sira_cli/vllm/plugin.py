@@ -15,7 +15,7 @@ from sira_cli.models import presets
 KEY = "sira"  # in `additional_config`, and in `extra_args` of a request
 DRAW = ("temperature", "top_p", "top_k", "min_p")  # what a request of `engine` draws tokens with
 SETTINGS = ("k", "k_fraction", "alpha", "beta")
-OPERATOR = "vllm::sira_two_streams"
+OPERATORS = ("vllm::sira_fork", "vllm::sira_two_streams")
 CACHES = ("auto", "bfloat16", "float16", "float32")  # without scales of their own
 WORKERS = {
     "vllm.v1.worker.cpu_worker.CPUWorker": "sira_cli.vllm.worker.CPUWorker",
@@ -98,8 +98,8 @@ def adapt(config: Any) -> None:
     scheduler = config.scheduler_config
     scheduler.max_num_scheduled_tokens = max(1, scheduler.max_num_batched_tokens // 2)
     compilation = config.compilation_config
-    if compilation.cudagraph_mode.name == "PIECEWISE":  # attention of both streams runs between the graphs
-        compilation.splitting_ops = [*(compilation.splitting_ops or ()), OPERATOR]
+    if compilation.cudagraph_mode.name == "PIECEWISE":  # what tells the streams apart runs between the graphs
+        compilation.splitting_ops = [*(compilation.splitting_ops or ()), *OPERATORS]
 
 
 def refusals(config: Any) -> Iterator[tuple[str, str]]:

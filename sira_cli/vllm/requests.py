@@ -50,6 +50,7 @@ class Row:
     Attributes:
         alpha: its own; None: the server's.
         whole: whether a cut-off by beta is left out.
+        picks: whether it leaves one token only.
     """
 
     def __init__(self, asked: dict[str, Any], text: list[int]) -> None:
@@ -58,15 +59,11 @@ class Row:
         if self.whole:
             self.alpha = VIEWS[asked["view"]]
         self._forced, self._draw, self._text = asked.get("forced"), asked.get("draw"), text
+        self.picks = bool(self._forced or self._draw)
         if self._draw:
             self._random = torch.Generator().manual_seed(self._draw["seed"])
             self._warpers = warpers(Generation(**{name: self._draw[name] for name in DRAW}))
             self._drawn: list[torch.Tensor] = []
-
-    @property
-    def picks(self) -> bool:
-        """Whether it leaves one token only."""
-        return bool(self._forced or self._draw)
 
     def picked(self, logits: torch.Tensor) -> torch.Tensor:
         """Return logits `[1, V]` that leave the next token only: a given one, or one drawn by the text's next number.

@@ -1,13 +1,14 @@
 """Two streams in vLLM's own model class.
 
-The text model sees one longer batch, `[N rows of the full stream | M text rows of the contrast stream]`, and needs to
-know nothing of it, so vLLM compiles it as ever. Only attention tells the streams apart, inside one operator that the
-compiler does not look into:
+Below b the streams are equal (paper, Section 3.1), and layers run as ever. Layer b and all later ones see one longer
+batch, `[N rows of the full stream | M text rows of the contrast stream]`. The text model gets embeddings of N rows and
+positions of N + M, so the compiler knows both numbers, and vLLM compiles it as ever. What tells the streams apart
+lies in two operators that the compiler does not look into:
 
-- below b the streams are equal (paper, Section 3.1): a row's result is that of its full row;
-- from b on the contrast stream has attention of its own, with a cache of its own in the same blocks. It holds text rows
-  only: the j-th text row of a request lies in the request's slot j. So "text only" is ordinary causal attention over
-  the rows that lie there, without a mask.
+- `sira_fork` adds the contrast stream's rows to what layer b takes;
+- `sira_two_streams` is attention from b on. The contrast stream has a cache of its own in the same blocks. It holds
+  text rows only: the j-th text row of a request lies in the request's slot j. So "text only" is ordinary causal
+  attention over the rows that lie there, without a mask.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ class Streams:
 
     Attributes:
         config: K, alpha and beta.
-        budget: rows of both streams that the model has buffers for.
+        most: rows that vLLM schedules at once.
         full: layer name of late attention in the full stream.
         contrast: layer names of late attention in the contrast stream.
         builder: makes the metadata of the contrast stream's attention; None until the cache is there.
@@ -50,14 +51,14 @@ class Streams:
         live: how many of these are text rows.
     """
 
-    def __init__(self, config: SiraConfig, budget: int, full: str, contrast: list[str], graphs: bool = False) -> None:
-        self.config, self.budget, self.full, self.contrast, self.graphs = config, budget, full, contrast, graphs
+    def __init__(self, config: SiraConfig, most: int, full: str, contrast: list[str], graphs: bool = False) -> None:
+        self.config, self.most, self.full, self.contrast, self.graphs = config, most, full, contrast, graphs
         self.builder: Any = None
         self.requests: dict[int, Row] = {}
         self.image: Tensor | None = None
         self.n = 0
         self.rows, self.live = torch.zeros(0, dtype=torch.long), 0
-        self._buffers: dict[str, Tensor] = {}
+        self._positions = torch.zeros(0)  # of both streams, where a graph reads them
         self._text_rows = torch.zeros(0, dtype=torch.long)  # of each running request, at its first block
 
     def ready(self, builder: Any, blocks: int, device: torch.device, requests: dict[int, Row]) -> None:
@@ -65,14 +66,19 @@ class Streams:
         self.builder, self.requests = builder, requests
         self._text_rows = torch.zeros(blocks, dtype=torch.long, device=device)
 
-    def begin(self, n: int, device: torch.device) -> None:
-        """Find the text rows of a forward of `n` rows, and tell vLLM where the contrast stream attends to."""
+    def begin(self, n: int, device: torch.device) -> int:
+        """Find the text rows of a forward of `n` rows, and tell vLLM where the contrast stream attends to.
+
+        Returns:
+            How many of the rows to run: vLLM measures memory, and compiles, with more than it schedules.
+        """
         context = get_forward_context()
-        image, self.image, self.n = self.image, None, n
-        if not context.attn_metadata or self.builder is None:  # vLLM measures memory, or compiles
-            several = min(n, self.budget - n) if not context.attn_metadata else 0
-            self.rows, self.live = torch.arange(several, device=device), several
-            return
+        image, self.image = self.image, None
+        if not context.attn_metadata or self.builder is None:
+            self.n = self.live = min(n, self.most)
+            self.rows = torch.arange(self.n, device=device)
+            return self.n
+        self.n = n
         metadata = context.attn_metadata[self.full]
         live = metadata.num_actual_tokens
         text = torch.ones(live, dtype=torch.bool, device=device) if image is None else ~image[:live].to(device)
@@ -85,21 +91,25 @@ class Streams:
                 context.slot_mapping[name] = contrast.slot_mapping
         if self.replays(context):
             self.rows = nn.functional.pad(self.rows, (0, n - self.live))
+        return n
 
     def replays(self, context: Any) -> bool:
         """Return whether the running forward replays a CUDA graph, which was captured with 2 N rows."""
         return self.graphs and context.cudagraph_runtime_mode.name != "NONE"
 
-    def pack(self, name: str, rows: Tensor, dim: int = 0) -> Tensor:
-        """Return the rows of both streams, N + M along a dimension, of the full stream's N rows."""
-        both = torch.cat([rows, rows.index_select(dim, self.rows)], dim)
+    def positions(self, full: Tensor) -> Tensor:
+        """Return the positions of both streams, `[..., N + M]`, of the full stream's `[..., N]`."""
+        both = torch.cat([full, full[..., self.rows]], dim=-1)
         if not self.graphs:
             return both
-        if name not in self._buffers:  # a graph reads its inputs where they lay when it was captured
-            shape = list(both.shape)
-            shape[dim] = self.budget
-            self._buffers[name] = both.new_zeros(shape)
-        return self._buffers[name].narrow(dim, 0, both.shape[dim]).copy_(both)
+        if not len(self._positions):  # a graph reads its inputs where they lay when it was captured
+            self._positions = both.new_zeros(*both.shape[:-1], 2 * self.most)
+        return self._positions[..., : both.shape[-1]].copy_(both)
+
+    def fork(self, full: Tensor, both: Tensor) -> None:
+        """Put rows `[N, ...]` of the full stream, and those of the contrast stream after them, into `[N + M, ...]`."""
+        both[: self.n] = full
+        torch.index_select(full, 0, self.rows, out=both[self.n :])
 
     def text_so_far(self, first: Tensor, fresh: Tensor) -> Tensor:
         """Return how many text rows requests have in the cache: their first blocks, and which have none, `[R]`."""
@@ -138,13 +148,13 @@ class Streams:
 
 
 class TwoStreams(nn.Module):
-    """Attention of one layer in both streams, in the place of the layer's own."""
+    """Attention of one late layer in both streams, in the place of the layer's own."""
 
-    def __init__(self, streams: Streams, full: Any, contrast: Any | None) -> None:
+    def __init__(self, streams: Streams, full: Any, contrast: Any) -> None:
         super().__init__()
         self.streams, self.full, self.contrast = streams, full, contrast
         self.layer_name, self.width = full.layer_name, full.num_heads * full.head_size_v
-        full.__dict__["sira"] = self  # where the operator finds it; not one of its submodules
+        full.__dict__["sira"] = self  # where the operators find it; not one of its submodules
 
     def forward(self, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
         """Attend: rows `[N + M, ...]` of both streams -> `[N + M, heads * size]`."""
@@ -154,24 +164,51 @@ class TwoStreams(nn.Module):
 
     def attend(self, query: Tensor, key: Tensor, value: Tensor, output: Tensor) -> None:
         """Do what `forward` says, where the compiler does not look."""
-        n, rows = self.streams.n, self.streams.rows[: self.streams.live]
-        both = slice(n, n + len(rows))
+        n, m = self.streams.n, self.streams.live
         output[:n] = self.full(query[:n], key[:n], value[:n])
-        if self.contrast is None:
-            output[both] = output[rows]
-        elif len(rows):
-            output[both] = self.contrast(query[both], key[both], value[both])
+        if m:
+            output[n : n + m] = self.contrast(*(rows[n : n + m] for rows in (query, key, value)))
+
+
+def _layer(name: str) -> TwoStreams:
+    found: TwoStreams = get_forward_context().no_compile_layers[name].__dict__["sira"]
+    return found
 
 
 def _two_streams(query: Tensor, key: Tensor, value: Tensor, output: Tensor, layer_name: str) -> None:
-    get_forward_context().no_compile_layers[layer_name].__dict__["sira"].attend(query, key, value, output)
+    _layer(layer_name).attend(query, key, value, output)
 
 
-def _two_streams_fake(query: Tensor, key: Tensor, value: Tensor, output: Tensor, layer_name: str) -> None:
-    return None
+def _fork(full: Tensor, both: Tensor, layer_name: str) -> None:
+    _layer(layer_name).streams.fork(full, both)
 
 
-direct_register_custom_op("sira_two_streams", _two_streams, mutates_args=["output"], fake_impl=_two_streams_fake)
+for _name, _operator, _written in (("two_streams", _two_streams, "output"), ("fork", _fork, "both")):
+    direct_register_custom_op(f"sira_{_name}", _operator, mutates_args=[_written], fake_impl=lambda *rows: None)
+
+
+class Layer:
+    """Mixed into the classes of the layers up to b: positions are whole numbers in `[..., N + M]`, all else is rows."""
+
+    fork: str  # the name of b's attention; empty: a layer below b
+
+    def forward(self, *args: Any, **named: Any) -> Any:
+        """Give a layer below b the positions of the full stream, and layer b the rows of both streams."""
+        tensors = [value for value in (*args, *named.values()) if isinstance(value, Tensor)]
+        n = next(value.shape[0] for value in tensors if value.is_floating_point())
+        total = next(value.shape[-1] for value in tensors if not value.is_floating_point())
+
+        def fitting(value: Any) -> Any:
+            if not isinstance(value, Tensor) or value.is_floating_point() != bool(self.fork):
+                return value
+            if not self.fork:
+                return value[..., :n]
+            both = value.new_empty(total, *value.shape[1:])
+            torch.ops.vllm.sira_fork(value, both, self.fork)
+            return both
+
+        run: Any = super().forward  # type: ignore[misc]
+        return run(*map(fitting, args), **{name: fitting(value) for name, value in named.items()})
 
 
 class TwoStreamModel:
@@ -190,10 +227,10 @@ class TwoStreamModel:
 
     def forward(
         self,
-        input_ids: Tensor | None,
+        input_ids: Any,
         positions: Tensor,
         intermediate_tensors: Any = None,
-        inputs_embeds: Tensor | None = None,
+        inputs_embeds: Any = None,
         **more: Any,
     ) -> Tensor:
         """Run both streams: positions `[N]` or `[3, N]` -> the last hidden states of both, `[N, 2 d]`.
@@ -204,17 +241,17 @@ class TwoStreamModel:
         if more:
             raise UnsupportedModelError(f"SIRA cannot decode exactly with a model that takes {', '.join(more)} in vLLM")
         if inputs_embeds is None:
-            assert input_ids is not None
             inputs_embeds = self.embed_input_ids(input_ids)
-        n, streams = inputs_embeds.shape[0], self.sira
-        streams.begin(n, inputs_embeds.device)
-        packed = streams.pack("embeddings", inputs_embeds)  # [N + M, d]
-        where = streams.pack("positions", positions, -1)
-        ids = None if input_ids is None else streams.pack("ids", input_ids)
-        hidden: Tensor = super().forward(ids, where, None, packed)  # type: ignore[misc]  # [N + M, d]
-        contrast = torch.zeros_like(hidden[:n])  # image rows have none, and no token is decoded from them
-        contrast[streams.rows[: streams.live]] = hidden[n : n + streams.live]
-        return torch.cat([hidden[:n], contrast], dim=-1)
+        rows, streams = inputs_embeds.shape[0], self.sira
+        n = streams.begin(rows, inputs_embeds.device)
+        ids = None if input_ids is None else input_ids[:n]
+        both = streams.positions(positions[..., :n])
+        hidden: Tensor = super().forward(ids, both, None, inputs_embeds[:n])  # type: ignore[misc]  # [N + M, d]
+        width = hidden.shape[-1]
+        found = hidden.new_zeros(rows, 2 * width)  # image rows have no contrast: no token is decoded from them
+        found[:n, :width] = hidden[:n]
+        found[streams.rows[: streams.live], width:] = hidden[n : n + streams.live]
+        return found
 
     def compute_logits(self, hidden_states: Tensor) -> Tensor | None:
         """Contrast the logits of the rows to be sampled, one per request in vLLM's order: `[R, 2 d]` -> `[R, V]`."""
@@ -246,31 +283,37 @@ def install(model: nn.Module, vllm_config: Any, config: SiraConfig) -> Streams:
     """
     layers: dict[str, Any] = vllm_config.compilation_config.static_forward_context
     own = {n: a for n, a in layers.items() if getattr(a, "attn_type", AttentionType.DECODER) == AttentionType.DECODER}
-    holders: dict[str, tuple[nn.Module, str]] = {}
-    for module in model.modules():
-        for key, child in module._modules.items():
-            if child is not None and type(child) is Attention:
-                holders[str(child.layer_name)] = module, key
+    places: dict[str, tuple[nn.Module, nn.Module, str]] = {}  # of attention: its layer, its parent, its name there
+    for stack in model.modules():
+        for layer in stack if isinstance(stack, nn.ModuleList) else ():
+            for module in layer.modules():
+                for key, child in module._modules.items():
+                    if child is not None and type(child) is Attention:
+                        places[str(child.layer_name)] = layer, module, key
     caching = {name: layer for name, layer in own.items() if hasattr(layer, "get_kv_cache_spec")}
     names = sorted(caching, key=extract_layer_index)
-    late = set(names[len(names) - config.layers_after_fork(len(names)) :]) if len(names) > 1 else set()
-    if refused := "; ".join(_unfit(names, caching, holders, late)):
+    late = names[len(names) - config.layers_after_fork(len(names)) :] if len(names) > 1 else []
+    if refused := "; ".join(_unfit(model, names, caching, places, late)):
         raise UnsupportedModelError(
             f"SIRA cannot decode {type(model).__name__} exactly: {refused}. "
             "Run it in process (`sira caption`), or take another model"
         )
-    budget = vllm_config.scheduler_config.max_num_batched_tokens
     graphs = vllm_config.compilation_config.cudagraph_mode.name == "PIECEWISE"
-    streams = Streams(config, budget, min(late), sorted(map(_named, late)), graphs)
+    most = vllm_config.scheduler_config.max_num_scheduled_tokens
+    streams = Streams(config, most, late[0], [*map(_named, late)], graphs)
     for name in names:
-        full, own_contrast = caching[name], None
+        layer, module, key = places[name]
         if name in late:
+            full = caching[name]
+            full.use_direct_call = True  # an operator of ours is around it already
             own_contrast = copy.copy(full)
             own_contrast.impl = copy.copy(full.impl)
             own_contrast.layer_name, own_contrast.kv_cache = _named(name), torch.tensor([])
             layers[own_contrast.layer_name] = own_contrast  # so vLLM makes a cache for it
-        holder, key = holders[name]
-        holder._modules[key] = TwoStreams(streams, full, own_contrast)
+            module._modules[key] = TwoStreams(streams, full, own_contrast)
+        if name not in late[1:]:
+            layer.__class__ = type(f"Sira{type(layer).__name__}", (Layer, type(layer)), {})
+            layer.__dict__["fork"] = name if name == late[0] else ""
     model.__class__ = type(f"Sira{type(model).__name__}", (TwoStreamModel, type(model)), {})
     model.__dict__["sira"] = streams
     return streams
@@ -281,9 +324,11 @@ def _named(name: str) -> str:
     return f"{name}_contrast"
 
 
-def _unfit(names: list[str], layers: dict[str, Any], holders: dict[str, Any], late: set[str]) -> list[str]:
+def _unfit(model: Any, names: list[str], layers: dict[str, Any], places: Any, late: list[str]) -> list[str]:
     """Say which layers cannot run two streams, by their first one of each kind."""
     found: dict[str, str] = {}
+    if (levels := getattr(model, "deepstack_num_level", 0)) > len(names) - len(late):
+        found[f"adds features of pictures in {levels} layers: k must be at most {len(names) - levels}"] = "the model"
     for name in names:
         layer = layers[name]
         if type(layer) is not Attention:
@@ -296,7 +341,7 @@ def _unfit(names: list[str], layers: dict[str, Any], holders: dict[str, Any], la
             found.setdefault("has biases of positions (ALiBi)", name)
         elif layer.kv_cache_dtype not in CACHES:
             found.setdefault(f"has a cache in {layer.kv_cache_dtype}", name)
-        elif name not in holders:
+        elif name not in places:
             found.setdefault("is called in a way that is not known", name)
     if len(names) < 2 or len({extract_layer_index(name) for name in names}) < len(names):
         found.setdefault("has no layers, or layers with several attentions", "the model")

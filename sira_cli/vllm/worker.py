@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import logging
 from typing import Any
 
@@ -62,9 +63,9 @@ def check(runner: Any, streams: Streams, builder: Any) -> None:
     Raises:
         UnsupportedModelError: they do not, so the texts would not be SIRA's.
     """
-    prompt = _Prompt(runner, streams, builder)
-    with_image, text_only = prompt.run([(0, ROWS)]), prompt.run([(0, ROWS)], image=False)
-    cut = prompt.run([(0, CUT), (CUT, ROWS - 1), (ROWS - 1, ROWS)])
+    run = functools.partial(_last, runner, streams, builder)
+    with_image, text_only = run([(0, ROWS)]), run([(0, ROWS)], image=False)
+    cut = run([(0, CUT), (CUT, ROWS - 1), (ROWS - 1, ROWS)])
     tolerance = {torch.float32: 1e-3, torch.float16: 2e-2}.get(runner.dtype, 5e-2)
     rounding = _apart(*text_only.chunk(2))
     found = {
@@ -99,56 +100,46 @@ def _contrasted(runner: Any, hidden: Tensor, alpha: float) -> bool:
     return _apart(expected[kept], found[kept]) <= 1e-3
 
 
-class _Prompt:
-    """A prompt of `ROWS` random tokens in the first blocks of the cache."""
-
-    def __init__(self, runner: Any, streams: Streams, builder: Any) -> None:
-        self.runner, self.streams, self.builder = runner, streams, builder
-        self.model = runner.get_model()
-        vocabulary = runner.model_config.get_vocab_size()
-        self.ids = torch.arange(ROWS).mul(7919).add(13).remainder(vocabulary).to(runner.device)
-
-    @torch.inference_mode()
-    def run(self, pieces: list[tuple[int, int]], image: bool = True) -> Tensor:
-        """Return the hidden states of the last row in both streams, `[2 d]` in float32."""
-        runner, size = self.runner, self.builder.kv_cache_spec.block_size
-        table = torch.arange(1, 2 + (ROWS - 1) // size, dtype=torch.int32, device=runner.device)  # block 0 is no one's
-        mask = torch.zeros(ROWS, dtype=torch.bool, device=runner.device)
-        mask[IMAGE] = image
-        last = torch.empty(0)
-        for start, end in pieces:
-            place = torch.arange(start, end, device=runner.device)
-            starts = torch.tensor([0, end - start], dtype=torch.int32)
-            common = CommonAttentionMetadata(
-                query_start_loc=starts.to(runner.device),
-                query_start_loc_cpu=starts,
-                seq_lens=torch.tensor([end], dtype=torch.int32, device=runner.device),
-                num_reqs=1,
-                num_actual_tokens=end - start,
-                max_query_len=end - start,
-                max_seq_len=end,
-                block_table_tensor=table[None],
-                slot_mapping=table[place // size].long() * size + place % size,
+@torch.inference_mode()
+def _last(runner: Any, streams: Streams, builder: Any, pieces: list[tuple[int, int]], image: bool = True) -> Tensor:
+    """Run a prompt of `ROWS` random tokens in the first blocks of the cache: its last row in both streams, `[2 d]`."""
+    size, model = builder.kv_cache_spec.block_size, runner.get_model()
+    axes = (
+        3 if runner.uses_mrope else int(getattr(runner, "uses_xdrope_dim", 0) or 0)
+    )  # positions of a row; 0: a number
+    ids = torch.arange(ROWS).mul(7919).add(13).remainder(runner.model_config.get_vocab_size()).to(runner.device)
+    table = torch.arange(1, 2 + (ROWS - 1) // size, dtype=torch.int32, device=runner.device)  # block 0 is no one's
+    mask = torch.zeros(ROWS, dtype=torch.bool, device=runner.device)
+    mask[IMAGE] = image
+    last = torch.empty(0)
+    for start, end in pieces:
+        place = torch.arange(start, end, device=runner.device)
+        starts = torch.tensor([0, end - start], dtype=torch.int32)
+        common = CommonAttentionMetadata(
+            query_start_loc=starts.to(runner.device),
+            query_start_loc_cpu=starts,
+            seq_lens=torch.tensor([end], dtype=torch.int32, device=runner.device),
+            num_reqs=1,
+            num_actual_tokens=end - start,
+            max_query_len=end - start,
+            max_seq_len=end,
+            block_table_tensor=table[None],
+            slot_mapping=table[place // size].long() * size + place % size,
+        )
+        metadata = builder.build(0, common)
+        if missing := [name for name in FIELDS if not hasattr(metadata, name)]:
+            raise UnsupportedModelError(
+                f"SIRA cannot use the attention backend of {type(metadata).__name__} (it has no "
+                f"{', '.join(missing)}): choose another, such as --attention-backend FLASH_ATTN"
             )
-            metadata = self.builder.build(0, common)
-            if missing := [name for name in FIELDS if not hasattr(metadata, name)]:
-                raise UnsupportedModelError(
-                    f"SIRA cannot use the attention backend of {type(metadata).__name__} (it has no "
-                    f"{', '.join(missing)}): choose another, such as --attention-backend FLASH_ATTN"
-                )
-            names = self.runner.compilation_config.static_forward_context
-            layers, slots = dict.fromkeys(names, metadata), dict.fromkeys(names, common.slot_mapping)
-            embedded = self.model.embed_input_ids(self.ids[start:end])
-            self.streams.image = mask[start:end]
-            positions = place.expand(_axes(runner), -1) if _axes(runner) else place
-            with set_forward_context(layers, runner.vllm_config, num_tokens=end - start, slot_mapping=slots):
-                last = self.model(None, positions, None, embedded)[-1]
-        return last.float()
-
-
-def _axes(runner: Any) -> int:
-    """Return how many positions a row has; 0: one, as a plain number."""
-    return 3 if runner.uses_mrope else int(getattr(runner, "uses_xdrope_dim", 0) or 0)
+        names = runner.compilation_config.static_forward_context
+        layers, slots = dict.fromkeys(names, metadata), dict.fromkeys(names, common.slot_mapping)
+        embedded = model.embed_input_ids(ids[start:end])
+        streams.image = mask[start:end]
+        positions = place.expand(axes, -1) if axes else place
+        with set_forward_context(layers, runner.vllm_config, num_tokens=end - start, slot_mapping=slots):
+            last = model(None, positions, None, embedded)[-1]
+    return last.float()
 
 
 class Worker(_TwoStreamWorker, GPUWorker):  # type: ignore[misc]

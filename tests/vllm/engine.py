@@ -76,10 +76,16 @@ def refused(model: str, options: dict[str, Any], broken: str) -> str:
 
     from sira_cli.vllm import streams
 
-    contrast, attend, metadata = streams.contrast, streams.TwoStreams.attend, streams.CommonAttentionMetadata
+    contrast, metadata = streams.contrast, streams.CommonAttentionMetadata
+
+    def one_stream(self: Any, query: Any, key: Any, value: Any, output: Any) -> None:
+        n, rows = self.streams.n, self.streams.rows
+        output[:n] = self.full(query[:n], key[:n], value[:n])
+        output[n : n + len(rows)] = output[rows]
+
     mutants: dict[str, Any] = {
         "": lambda: None,
-        "one stream": lambda: setattr(streams.TwoStreams, "attend", lambda self, *rows: attend(_without(self), *rows)),
+        "one stream": lambda: setattr(streams.TwoStreams, "attend", one_stream),
         "slots off by one": lambda: setattr(
             streams,
             "CommonAttentionMetadata",
@@ -98,11 +104,6 @@ def refused(model: str, options: dict[str, Any], broken: str) -> str:
     return ""
 
 
-def _without(layer: Any) -> Any:
-    layer.contrast = None
-    return layer
-
-
 def refusals(model: str, options: list[dict[str, Any]]) -> list[str]:
     """What each set of options is refused with; an empty text without a refusal."""
     from vllm.engine.arg_utils import EngineArgs
@@ -117,7 +118,9 @@ def refusals(model: str, options: list[dict[str, Any]]) -> list[str]:
     return found
 
 
-def records(model: str, pictures: list[str], runs: list[dict[str, Any]]) -> list[list[list[dict[str, Any]]]]:
+def records(
+    model: str, pictures: list[str], runs: list[dict[str, Any]], settings: dict[str, Any]
+) -> list[list[list[dict[str, Any]]]]:
     """Of each run, the records of `--engine vllm`, and those of the engine in process."""
     import functools
 
@@ -133,7 +136,7 @@ def records(model: str, pictures: list[str], runs: list[dict[str, Any]]) -> list
     from sira_cli.vllm import engine
 
     vllm.LLM = functools.partial(vllm.LLM, enforce_eager=True)
-    plain = presets.resolve(model).with_settings(dtype="float32", max_new_tokens=16)
+    plain = presets.resolve(model).with_settings(dtype="float32", max_new_tokens=16, **settings)
     there = engine.load(plain, plain.method("sira"), together=2, at_once=8, offline=True)
     here, found = load(plain), []
     for run in runs:

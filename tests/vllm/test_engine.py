@@ -4,10 +4,17 @@ from __future__ import annotations
 
 import importlib.metadata
 import json
+import os
+import signal
+import subprocess
+import sys
+import time
 
 import pytest
+from PIL import Image
+from transformers import GenerationConfig
 
-from tests.vllm.test_plugin import folder, pictures, pytestmark, run  # noqa: F401 (fixtures and marks)
+from tests.vllm.test_plugin import ROOT, folder, pictures, pytestmark, run  # noqa: F401 (fixtures and marks)
 
 LISTED = importlib.metadata.version("llguidance").split(".")[:2] >= ["1", "9"]
 SCHEMA = {
@@ -19,7 +26,7 @@ SCHEMA = {
 RUNS = {
     "captions": {},
     "greedy": {"method": "greedy", "prompt": "Describe the room."},
-    "another alpha and K": {"settings": {"alpha": 1.5, "max_new_tokens": 40}},
+    "another alpha": {"settings": {"alpha": 1.5, "max_new_tokens": 40}},
     "sampled": {"settings": {"temperature": 0.9, "top_p": 0.95, "top_k": 50, "seed": 7}},
     "sampled greedy": {"method": "greedy", "settings": {"temperature": 1.0, "min_p": 0.01}},
     "text settings": {"settings": {"prefix": "A photo: ", "max_sentences": 1}},
@@ -45,10 +52,22 @@ def close(left, right):
     return left == right
 
 
-@pytest.mark.parametrize("family", ["llava", "qwen2.5-vl"])
-def test_records_are_those_of_the_engine_in_process(family, folder, pictures, tmp_path):  # noqa: F811
-    found = run(tmp_path, do="records", model=folder(family), pictures=pictures[:5], runs=[*RUNS.values()])
-    for name, (there, here) in zip(RUNS, found, strict=True):
+@pytest.mark.parametrize(
+    ("family", "settings", "names"),
+    [
+        ("llava", {}, [*RUNS]),
+        ("qwen2.5-vl", {}, [*RUNS]),
+        ("smolvlm", {"beta": 0.3, "k": 1}, ["captions", "greedy", "sampled", "another alpha", "choices"]),
+    ],
+)
+def test_records_are_those_of_the_engine_in_process(family, settings, names, folder, pictures, tmp_path):  # noqa: F811
+    checkpoint = folder(family)
+    ends = GenerationConfig(eos_token_id=[*range(400, 430)])  # texts end by them, and by their length
+    ends.save_pretrained(checkpoint)
+    runs = [RUNS[name] for name in names]
+    found = run(tmp_path, do="records", model=checkpoint, pictures=pictures[:5], runs=runs, settings=settings)
+    by_name = dict(zip(names, found, strict=True))
+    for name, (there, here) in by_name.items():
         for mine, theirs in zip(there, here, strict=True):
             apart = {
                 key: (mine[key], theirs[key])
@@ -56,5 +75,33 @@ def test_records_are_those_of_the_engine_in_process(family, folder, pictures, tm
                 if key not in MEASURED and not close(mine[key], theirs[key])
             }
             assert not apart, (name, json.dumps(apart))
-    checked = found[[*RUNS].index("a check")][0]
+    assert {record["finish_reason"] for name in by_name for record in by_name[name][0]} >= {"stop", "length"}
+    checked = by_name.get("a check", [[]])[0]
     assert all(len(record["objects"]) > 2 for record in checked)
+
+
+def test_a_killed_run_goes_on_where_it_was(folder, tmp_path):  # noqa: F811
+    """Smaller pictures by --max-pixels; a third run, in process, finds nothing left to do."""
+    shown = tmp_path / "pictures"
+    shown.mkdir()
+    for index in range(40):
+        size = (84 + 28 * (index % 5), 84 + index)
+        Image.effect_noise(size, 90).convert("RGB").save(shown / f"{index:02}.png")
+    settings = ["-m", str(folder("qwen2.5-vl")), "--max-pixels", str(84 * 84), "--max-new-tokens", "24", "--dtype"]
+    command = [sys.executable, "-m", "sira_cli", "caption", str(shown), *settings, "float32", "--quiet"]
+    environment = os.environ | {"VLLM_CPU_KVCACHE_SPACE": "1", "HF_HUB_OFFLINE": "1"}
+    texts = {}
+    for engine, kill in (("vllm", True), ("vllm", False), ("local", False), ("again", False)):
+        out = tmp_path / f"{'vllm' if engine == 'again' else engine}.jsonl"
+        options = ["-o", str(out), "--engine", "local" if engine == "again" else engine, "-b", "4"]
+        with subprocess.Popen([*command, *options], cwd=ROOT, env=environment, stderr=subprocess.PIPE) as process:
+            while kill and process.poll() is None:
+                if out.exists() and out.read_bytes().count(b"\n") > 10:
+                    process.kill()
+                time.sleep(0.01)
+            assert process.wait(timeout=600) == (-signal.SIGKILL if kill else 0), process.stderr.read()
+        records = [json.loads(line) for line in out.read_text(encoding="utf-8").splitlines()]
+        assert kill == (len(records) < 40)
+        texts[engine] = {record["file_name"]: record | {"duration_ms": 0} for record in records}
+    assert texts["vllm"] == texts["local"] == texts["again"]
+    assert len(texts["vllm"]) == 40
