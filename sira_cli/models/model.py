@@ -324,6 +324,15 @@ class LoadedModel:
             answer = replace(answer, warnings=(remark,))
         return answer if schema is None else schema.answer(answer)
 
+    def _logprobs(self, inputs: Any, tokens: list[int]) -> torch.Tensor:
+        """Force a text after each row of inputs, and return its log-probability in each view, `[3, B]`."""
+        steps = score(self.model, self.both_streams, inputs, [tokens] * len(inputs["input_ids"]))
+        found: torch.Tensor = sum(  # type: ignore[assignment]
+            torch.stack([getattr(step, view).log_softmax(dim=-1)[:, token] for view in VIEWS])
+            for token, step in zip(tokens, steps, strict=True)
+        )
+        return found
+
     def choose(self, inputs: Any, choices: Sequence[str]) -> list[Answer]:
         """Pick the likeliest given answer to each row of inputs, under the contrast (`greedy`: the full stream)."""
         require(self.decoder, Ability.TRACES, "choosing among given answers")
@@ -331,11 +340,7 @@ class LoadedModel:
         tokens = [self.vocabulary.encode_after(inputs["input_ids"][0].tolist(), choice) for choice in choices]
         if len(choices) < 2 or not all(tokens) or len({*map(tuple, tokens)}) < len(tokens):
             raise SettingsError(f"choices {', '.join(choices)!r}: expected two or more different answers, as Yes,No")
-        rows = len(inputs["input_ids"])
-        sums = torch.zeros(len(choices), len(VIEWS), rows, device=inputs["input_ids"].device)  # [C, 3, B]
-        for own, ids in zip(sums, tokens, strict=True):
-            for token, step in zip(ids, score(self.model, self.both_streams, inputs, [ids] * rows), strict=True):
-                own += torch.stack([getattr(step, view).log_softmax(dim=-1)[:, token] for view in VIEWS])
+        sums = torch.stack([self._logprobs(inputs, ids) for ids in tokens])  # [C, 3, B]
         shares, best, answers = sums.softmax(dim=0), sums[:, 2].argmax(dim=0).tolist(), []
         for row, (image_tokens, prompt_tokens) in enumerate(zip(*self.lengths(inputs), strict=True)):
             scored = []
