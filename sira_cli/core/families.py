@@ -158,9 +158,9 @@ def find_backbone(model: Any) -> Backbone:
     module, mlp = mixers[-1].module, getattr(layers[-1], "mlp", None)
     if mlp is not None and any("expert" in part for part, _ in mlp.named_modules()):
         mlp = None  # a model may have to report the experts of each row
-    projections = "q_proj" * few_queries, "o_proj" * mixers[-1].plain
-    parts = (*(getattr(module, part, None) for part in projections if part), mlp)
-    after_keys = tuple(part for part in parts if tested and part is not None)
+    queries = getattr(module, "q_proj", None) if few_queries else None
+    outputs = getattr(module, "o_proj", None) if mixers[-1].plain else None
+    after_keys = tuple(part for part in (queries, outputs, mlp) if tested and part is not None)
     return Backbone(decoder, layers, norm, max(1, len(deepstack)), tested, mixers, after_keys, few_queries)
 
 

@@ -13,7 +13,7 @@ from sira_cli.core import reference
 from sira_cli.core.config import SiraConfig
 from sira_cli.core.families import find_backbone
 from sira_cli.core.fork import Step, attach
-from sira_cli.core.rules import plausible
+from sira_cli.core.rules import cut_offs_kept, newest_cut_off, plausible
 from tests.support import census, tiny
 from tests.support.decoding import case_of
 from tests.support.helpers import SlowContrast, generate, generate_sira, hooks
@@ -191,7 +191,11 @@ def test_beta_leaves_only_plausible_tokens(llava: tiny.Tiny, beta: float):
     assert beta < 1 or torch.equal(tokens, generate(llava.model, llava.inputs))
 
 
-def test_a_token_at_the_cut_itself_is_left():
+def test_a_token_at_the_cut_itself_is_left_and_cut_offs_are_kept_only_on_request():
     z = torch.tensor([[0.0, math.log(0.5), math.log(0.49)], [2.0, 2.0, 1.0]])
     for beta, kept in ((1.0, [[True, False, False], [True, True, False]]), (0.5, [[True, True, False]] * 2)):
-        assert plausible(torch.ones(2, 3), z, beta).isfinite().tolist() == kept
+        with cut_offs_kept():
+            assert newest_cut_off() is None
+            assert plausible(torch.ones(2, 3), z, beta).isfinite().tolist() == kept
+            assert newest_cut_off()[1:] == (z, beta)
+        assert newest_cut_off() is None

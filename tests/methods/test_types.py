@@ -17,7 +17,6 @@ from sira_cli.methods.sid import Sid
 from sira_cli.methods.vcd import Vcd
 from tests.methods.test_methods import expected_of
 from tests.support import census, decoding, tiny
-from tests.support import reference_methods as slow
 from tests.support.calibrations import calibrated_for
 from tests.support.reference_opera import SlowOpera
 from tests.support.tiny import Tiny
@@ -81,29 +80,20 @@ def check(name: str, kind: str) -> None:
     if kind in NOT_FOLLOWED.get(name, ()):
         return  # held against `check_model` above
     if name == "opera":
-        method = Opera(beams=2, candidates=3, threshold=2)
-        given = {"max_new_tokens": STEPS, "eos_token_id": None}
-        output = method.generate(case.model, case.inputs, SiraConfig(), {}, **given)
-        found = output[0, case.inputs["input_ids"].shape[1] :].tolist()
-        expected = SlowOpera(case, {field: getattr(method, field) for field in method.own_settings()}, ()).decode(STEPS)
-        assert found == expected.tokens
+        opera, limits = Opera(beams=2, candidates=3, threshold=2), {"max_new_tokens": STEPS, "eos_token_id": None}
+        output = opera.generate(case.model, case.inputs, SiraConfig(), {}, **limits)
+        assert output[0, case.image.shape[1] :].tolist() == SlowOpera(case, opera.settings()).decode(STEPS).tokens
         return
-    if name == "sid":
-        visible = min(2, int(case.image.sum()) - 1)
-        method = Sid(visible=visible)
-        if kind in WINDOWED:
-            with pytest.raises(PictureSettingsError, match="sees only the last 12 positions"):
-                decoding.decoded(method, case, max_new_tokens=STEPS)
-            return
-        tokens, scores = decoding.decoded(method, case, max_new_tokens=STEPS)
-        expected, _ = slow.sid(case, visible, steps=STEPS)
-    else:
-        method = METHODS[name]
-        tokens, scores = decoding.decoded(method, case, max_new_tokens=STEPS)
-        expected = expected_of(method, case)
-    assert tokens[0].tolist() == expected.tokens[:STEPS]
+    method = METHODS[name] if name != "sid" else Sid(visible=min(2, int(case.image.sum()) - 1))
+    if name == "sid" and kind in WINDOWED:
+        with pytest.raises(PictureSettingsError, match="sees only the last 12 positions"):
+            decoding.decoded(method, case, max_new_tokens=STEPS)
+        return
+    tokens, scores = decoding.decoded(method, case, max_new_tokens=STEPS)
+    expected = expected_of(method, case, steps=STEPS)
+    assert tokens[0].tolist() == expected.tokens
     # Chameleon's image tokens have the lowest finite logit, and their contrast may be below it.
-    found, wanted = (each.clamp(min=-1e30) for each in (scores[:, 0], expected.scores[:STEPS]))
+    found, wanted = (each.clamp(min=-1e30) for each in (scores[:, 0], expected.scores))
     torch.testing.assert_close(found, wanted, atol=2e-4, rtol=1e-4)
 
 
