@@ -6,6 +6,7 @@ import re
 from collections.abc import Callable, Collection, Mapping, Sequence
 
 from sira_cli.eval.statistics import Counts, Figure, MethodFigures, Tally, ratio
+from sira_cli.models.texts import repetition
 
 CELLS = ("TP", "FP", "TN", "FN", "unanswered yes", "unanswered no")
 POPE_DENOMINATORS = {
@@ -21,7 +22,6 @@ ANSWER_FIGURES = ("accuracy", "F1", "precision", "recall", "FPR", "yes")  # thos
 CHAIR_DENOMINATORS = {"CHAIRs": ("captions",), "CHAIRi": ("mentions",), "recall": ("objects",)}
 TEXT_DENOMINATORS = {"F1": ("kinds", "objects"), "broken": ("captions",)}
 CLAUSE = 4  # words of a clause that a sound text does not repeat
-_THRICE = re.compile(r"\b(\w+(?:\W+\w+){0,11})(?:\W+\1\b){2}")  # words three times in a row
 
 
 # POPE (Li et al. 2023): how an answer becomes yes or no.
@@ -134,7 +134,7 @@ def text_counts(text: str, mentioned: Sequence[str]) -> Counts:
     """Count a caption's words, and the kinds of objects that it mentions; `broken`: it is empty or repeats itself."""
     clauses = [clause.split() for clause in re.split(r"[.,;:!?\n]|\band\b", text.lower())]
     long = [tuple(words) for words in clauses if len(words) >= CLAUSE]
-    broken = not text.strip() or len({*long}) < len(long) or bool(_THRICE.search(text.lower()))
+    broken = not text.strip() or len({*long}) < len(long) or bool(repetition(text))
     return {"words": len(text.split()), "kinds": len({*mentioned}), "broken": int(broken)}
 
 

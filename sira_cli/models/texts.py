@@ -47,6 +47,8 @@ _SENTENCE_END = re.compile(
     "|[\u3002\uff01\uff1f]+[\u300d\u300f\u2019\u201d\uff09]*"
 )
 _LIST_NUMBER = re.compile(r"^\s*\d+\.$", re.MULTILINE)  # the full stop belongs to the number
+# Up to twelve words, or signs that are words, three times in a row.
+_THRICE = re.compile(r"(?<!\w)(\w+(?:\W+\w+){0,11}?)(?:\W+\1(?!\w)){2}|([\u3040-\u30ff\u3400-\u9fff]+?)\2{2}")
 
 
 class TextSettings(BaseModel):
@@ -96,6 +98,12 @@ def sentence_ends(text: str) -> list[int]:
         return match[0][0] != "." or not starts.isdisjoint(after)
 
     return [match.end() for match in filter(ends, found)]
+
+
+def repetition(text: str) -> str:
+    """Return words, other than numbers, that a text says three times in a row; empty without any."""
+    repeated = (match for match in _THRICE.finditer(text.lower()) if re.search(r"[^\W\d]", match[0]))
+    return next((match[1] or match[2] for match in repeated), "")
 
 
 def _following(text: str, end: int) -> int:

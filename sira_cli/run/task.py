@@ -15,8 +15,9 @@ from sira_cli.models import combinations
 from sira_cli.models.preset import Preset, check_text
 from sira_cli.models.presets import calibrated
 from sira_cli.models.schema import Schema, SchemaSource
-from sira_cli.models.texts import Answer
+from sira_cli.models.texts import Answer, repetition
 from sira_cli.pictures.picture import Picture
+from sira_cli.pictures.rows import brief
 from sira_cli.pictures.selection import filled, needs_columns
 from sira_cli.run.records import Result, hash_of
 from sira_cli.run.runner import Batch, Item, Task, message
@@ -246,6 +247,8 @@ class PictureTask(Task[Result]):
             tokens = f"{answer.output_tokens} token{'s' * (answer.output_tokens != 1)}"
             reason = f"the model's text is empty ({tokens}): try another prompt or method"
             answer = replace(answer, text="", error=f"{shown}: {reason}")
+        if self.kind != "check" and (repeated := repetition(answer.text)):
+            item.warnings = (*item.warnings, f"says {brief(repeated)} again and again")
         item.error = answer.error
         item.result = replace(self.record(answer, lvlm, item), duration_ms=round(milliseconds, 1))
 

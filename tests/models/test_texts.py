@@ -17,7 +17,7 @@ from sira_cli.errors import SettingsError
 from sira_cli.models.preset import Generation
 from sira_cli.models.progress import Trail
 from sira_cli.models.sampling import NoRepeatedNgrams, RowSampler, derived_seed, sampler
-from sira_cli.models.texts import Answer, TextSettings, sentence_ends
+from sira_cli.models.texts import Answer, TextSettings, repetition, sentence_ends
 from sira_cli.pictures.sources import as_picture
 from tests.support.helpers import under
 
@@ -51,6 +51,20 @@ def test_sentences(sentences):
     text = "".join(sentences)
     expected = [part for part in sentences if part.strip()[-1] in ".!?…。”\"')*」"]
     assert [part.strip() for part in parts_of(text)] == [part.strip() for part in expected]
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("A dog. There There There", "there"),
+        ("It is a dog, a dog, a dog, a dog.", "a dog"),
+        ("我看到猫猫猫", "猫"),
+        ("A very, very big dog and a dog and a cat.", ""),
+        ("The plate says 0 0 0 0, room 1, room 2, room 3.", ""),
+    ],
+)
+def test_a_text_that_repeats_itself_is_known(text, words):
+    assert repetition(text) == words
 
 
 TEXT = "A dog sits. It is red. There is a"

@@ -103,3 +103,10 @@ def test_an_empty_text_is_an_error_that_is_tried_again(lvlm, folder, monkeypatch
     again = list(run_pictures(lvlm, folder, **files, retry_errors=True))
     assert kinds(again) == ["Started", *["Finished"] * 3]
     assert (folder / "0.txt").read_text() == f"{again[1].record.text}\n" > "ohwx, "
+
+
+def test_a_text_that_repeats_itself_has_a_warning(lvlm, folder, monkeypatch):
+    tokens = written(lvlm.processor.tokenizer, "There There There")
+    script(monkeypatch, lambda prompt: [*tokens, lvlm.ends.ids[0]])
+    event = list(run_pictures(lvlm, folder / "0.png"))[-1]
+    assert event.record.warnings == ["says 'there' again and again"]
