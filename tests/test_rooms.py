@@ -20,25 +20,25 @@ TERMINAL = {"typer", "rich", "click"}
 # Lines of Python in each room. Raise one on purpose only, with the reason in the commit: a feature enters with one that
 # leaves, and what shrinks keeps its room small.
 LINES = {
-    "core": 2_940,
-    "language": 230,
-    "pictures": 2_510,
-    "methods": 2_910,
-    "look": 1_420,
-    "models": 4_000,
-    "vllm": 1_090,
-    "run": 3_060,
-    "eval": 3_320,
-    "analysis": 4_990,
-    "demo": 1_020,
-    "serve": 1_560,
-    "cli": 4_220,
+    "core": 2_760,
+    "language": 220,
+    "pictures": 2_330,
+    "methods": 2_780,
+    "look": 1_360,
+    "models": 3_570,
+    "vllm": 1_080,
+    "run": 2_820,
+    "eval": 2_950,
+    "analysis": 4_330,
+    "demo": 980,
+    "serve": 1_450,
+    "cli": 3_630,
 }
 # Lines of Python in the package, the tests and the tools. A feature enters with the lines that leave.
-WHOLE = {"sira_cli": 33_790, "tests": 30_560, "tools": 3_300}
+WHOLE = {"sira_cli": 30_750, "tests": 26_860, "tools": 2_680}
 # What one must know to change a decoder, and the lines of these rooms together.
 DECODER = ("core", "methods", "language", "models", "pictures", "run")
-DECODER_LINES = 15_650
+DECODER_LINES = 14_460
 
 
 @functools.cache
