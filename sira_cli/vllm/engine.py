@@ -37,7 +37,7 @@ from sira_cli.models.processor import load_processor
 from sira_cli.models.texts import Answer
 from sira_cli.run.lvlm import Lvlm
 from sira_cli.run.run import Together
-from sira_cli.vllm.plugin import DRAW, KEY
+from sira_cli.vllm.plugin import DRAW, KEY, OWNER
 
 if TYPE_CHECKING:
     from sira_cli.methods.prompts import Shown
@@ -46,7 +46,7 @@ if TYPE_CHECKING:
 MOST_AT_ONCE = 64  # requests, without --batch-size
 AHEAD = 16  # pictures that are read while as many requests as fit are running
 QUIET = {"VLLM_LOGGING_LEVEL": "ERROR", "VLLM_LOGGING_STREAM": "ext://sys.stderr", "VLLM_NO_USAGE_STATS": "1"}
-QUIET |= {"PYTHONWARNINGS": "ignore"}
+QUIET |= {"PYTHONWARNINGS": "ignore", "VLLM_WORKER_MULTIPROC_METHOD": "spawn"}  # so each process loads the plug-in
 
 
 def load(preset: Preset, method: Method, *, together: int = 1, at_once: Any = None, offline: bool = False) -> VllmLvlm:
@@ -65,6 +65,7 @@ def load(preset: Preset, method: Method, *, together: int = 1, at_once: Any = No
     combinations.check(preset, method, engine="vllm")
     for name, value in QUIET.items():
         os.environ.setdefault(name, value)
+    os.environ[OWNER] = str(os.getpid())
     try:
         import vllm
     except ImportError as error:
@@ -182,13 +183,9 @@ class VllmLook(SecondLook):
 
 
 class VllmLvlm(Lvlm):
-    """A model without weights here, whose texts come from vLLM.
+    """A model without weights here, whose texts come from vLLM."""
 
-    Attributes:
-        texts: vLLM's engine.
-    """
-
-    texts: Texts
+    texts: Texts  # vLLM's engine
 
     def under(self, method: str | Method, preset: Preset | None = None, **settings: Any) -> Self:
         """Return the same model under another method that its engine can decode with."""

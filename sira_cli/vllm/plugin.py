@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import functools
+import os
+import time
 from collections.abc import Iterator, Mapping
+from threading import Thread
 from typing import Any
 
 from sira_cli._version import __version__
@@ -15,6 +18,7 @@ from sira_cli.models import presets
 KEY = "sira"  # in `additional_config`, and in `extra_args` of a request
 DRAW = ("temperature", "top_p", "top_k", "min_p")  # what a request of `engine` draws tokens with
 SETTINGS = ("k", "k_fraction", "alpha", "beta")
+OWNER = "SIRA_VLLM_OWNER"  # an environment variable: the process that `engine` runs in
 OPERATORS = ("vllm::sira_fork", "vllm::sira_two_streams")
 CACHES = ("auto", "bfloat16", "float16", "float32")  # without scales of their own
 WORKERS = {
@@ -30,6 +34,8 @@ def register() -> None:
     create = EngineArgs.create_engine_config
     if hasattr(create, KEY):
         return
+    if os.environ.get(OWNER) == str(parent := os.getppid()):
+        Thread(target=_end_with, args=(parent,), daemon=True).start()
 
     @functools.wraps(create)
     def create_engine_config(self: Any, *args: Any, **kwargs: Any) -> Any:
@@ -42,6 +48,13 @@ def register() -> None:
 
     setattr(create_engine_config, KEY, True)
     EngineArgs.create_engine_config = create_engine_config
+
+
+def _end_with(parent: int) -> None:
+    """End vLLM's engine when the process that asks it was killed: it would wait, and keep its memory."""
+    while os.getppid() == parent:
+        time.sleep(0.5)
+    os._exit(1)
 
 
 def config_of(settings: Any) -> SiraConfig:

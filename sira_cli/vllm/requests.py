@@ -45,21 +45,15 @@ def asked_of(params: Any) -> dict[str, Any]:
 
 
 class Row:
-    """One request in a batch.
-
-    Attributes:
-        alpha: its own; None: the server's.
-        whole: whether a cut-off by beta is left out.
-        picks: whether it leaves one token only.
-    """
+    """One request in a batch."""
 
     def __init__(self, asked: dict[str, Any], text: list[int]) -> None:
-        self.alpha: float | None = asked.get("alpha")
-        self.whole = "view" in asked
+        self.alpha: float | None = asked.get("alpha")  # its own; None: the server's
+        self.whole = "view" in asked  # whether a cut-off by beta is left out
         if self.whole:
             self.alpha = VIEWS[asked["view"]]
         self._forced, self._draw, self._text = asked.get("forced"), asked.get("draw"), text
-        self.picks = bool(self._forced or self._draw)
+        self.picks = bool(self._forced or self._draw)  # whether it leaves one token only
         if self._draw:
             self._random = torch.Generator().manual_seed(self._draw["seed"])
             self._warpers = warpers(Generation(**{name: self._draw[name] for name in DRAW}))
@@ -81,11 +75,7 @@ class Row:
 
 
 class RequestRows(LogitsProcessor):  # type: ignore[misc]  # vLLM is not installed where types are checked
-    """vLLM tells it before each forward which request is in which row.
-
-    Attributes:
-        rows: the rows of requests that ask for something.
-    """
+    """vLLM tells it before each forward which request is in which row; `rows` are those that ask for something."""
 
     def __init__(self, vllm_config: Any, device: Any, is_pin_memory: bool) -> None:
         self.rows: dict[int, Row] = {}

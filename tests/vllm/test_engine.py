@@ -10,6 +10,7 @@ import subprocess
 import sys
 import time
 
+import psutil
 import pytest
 from PIL import Image
 from transformers import GenerationConfig
@@ -97,7 +98,9 @@ def test_a_killed_run_goes_on_where_it_was(folder, tmp_path):  # noqa: F811
         with subprocess.Popen([*command, *options], cwd=ROOT, env=environment, stderr=subprocess.PIPE) as process:
             while kill and process.poll() is None:
                 if out.exists() and out.read_bytes().count(b"\n") > 10:
+                    engine_of_it = psutil.Process(process.pid).children(recursive=True)
                     process.kill()
+                    assert not psutil.wait_procs(engine_of_it, timeout=60)[1]
                 time.sleep(0.01)
             assert process.wait(timeout=600) == (-signal.SIGKILL if kill else 0), process.stderr.read()
         records = [json.loads(line) for line in out.read_text(encoding="utf-8").splitlines()]
