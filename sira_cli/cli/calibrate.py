@@ -197,7 +197,7 @@ def support(
         lvlm = load_model(preset, model, "sira", pictures=())
         from sira_cli.demo.labelled import scene_report
 
-        with Progress.shown("scenes", limit or SCENES) as progress:
+        with Progress.on_terminal("scenes", limit or SCENES) as progress:
             report = scene_report(lvlm, limit or SCENES, progress.reach)
     if write_preset is not None and report.source.model != preset.model:
         raise SettingsError(

@@ -152,7 +152,7 @@ class _Terminal:
         files = self._written.any
         with closing(events):
             next(events)  # the model is ready
-            shown = Progress.shown(what, self._total) if files else nullcontext(Progress(silent=True))
+            shown = Progress.on_terminal(what, self._total) if files else nullcontext(Progress(silent=True))
             with resumable(files, self._output.overwrite), shown as progress:
                 for event in picture_events(events, progress):
                     if not isinstance(event, Skipped):
@@ -162,7 +162,7 @@ class _Terminal:
         self._sum_up(progress.rate)
 
     def _print(self, event: Finished | Failed) -> None:
-        record, shown = event.record, event.picture.shown
+        record, shown = event.record, event.picture.label
         if self._begun:
             print()
             self._begun = False
@@ -203,7 +203,7 @@ class _Terminal:
         self._begun = True
 
     def _print_name(self, picture: Picture) -> None:
-        if names := [picture.shown] * (self._total > 1) + [self._method] * bool(self._method):
+        if names := [picture.label] * (self._total > 1) + [self._method] * bool(self._method):
             print(", ".join(names), end=": ")
 
     def _sum_up(self, rate: float) -> None:

@@ -48,7 +48,7 @@ def demo(
         from sira_cli.eval.cards import CARDS
 
         count = limit or EXPORTED
-        with Progress.shown("scenes", count) as progress:
+        with Progress.on_terminal("scenes", count) as progress:
             write(_scenes(seed, count), export, progress.reach, overwrite=overwrite)
         note(f"{count} scenes are in {export}; evaluate on them with")
         print(f"sira eval {','.join(CARDS)} {shlex.quote(str(export))} -p demo")
@@ -66,7 +66,7 @@ def demo(
     from sira_cli.demo.questions import Questions
 
     count = limit or TESTED
-    with Progress.shown("scenes", count) as progress:
+    with Progress.on_terminal("scenes", count) as progress:
         report = measure(methods, _scenes(seed, count), Questions(), progress.reach)
     print(json.dumps(dataclasses.asdict(report)) if as_json else report.table())
 

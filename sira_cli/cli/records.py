@@ -117,7 +117,7 @@ def report(
     from sira_cli.analysis.page import make_page
     from sira_cli.files import write_whole
 
-    with Progress.shown("pictures", 0) as progress:
+    with Progress.on_terminal("pictures", 0) as progress:
         made = make_page(*files, other=other, limit=limit, on_picture=progress.reach)
     html = made.html.encode("utf-8", "backslashreplace")
     write_whole(page, html, overwrite=overwrite)

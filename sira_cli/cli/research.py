@@ -73,7 +73,7 @@ def bench(
     from sira_cli.analysis.bench import measure
 
     requests = (runs + 1) * len(sizes["batches"]) * len({measure.GREEDY, *methods})
-    with Progress.shown("requests", requests) as progress:
+    with Progress.on_terminal("requests", requests) as progress:
         for report in measure.bench(lvlm, methods, **sizes, on_request=progress.advance):
             if target.output is not None:
                 save_report(report, target.output)

@@ -111,7 +111,7 @@ def _show(event: Traced, *, legend: bool) -> None:
         print(b"".join(map(as_line, event.lines)).decode(), end="", flush=True)
     elif not event.error:
         end = event.lines[-1]
-        print(f"{event.picture.shown}:")
+        print(f"{event.picture.label}:")
         print_words(end["text"], end["words"], legend=legend)
         if "verify" in end:
             print(verdict(Answer(objects=end["objects"], verify=end["verify"])))

@@ -135,7 +135,7 @@ def _caption_of(picture: Picture, extension: str, usual: Sequence[str]) -> str |
         except PictureError:
             return None
         name = usual_column(columns, usual)
-        return None if name is None or columns[name] is None else text_of(picture.shown, dict(columns), name)
+        return None if name is None or columns[name] is None else text_of(picture.label, dict(columns), name)
     try:
         own = picture.text_file(f"{Path(picture.location).suffix}{extension}")  # a.jpg.txt, where a.txt is of another
         file = own if own.is_file() else picture.text_file(extension)

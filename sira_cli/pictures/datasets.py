@@ -64,7 +64,7 @@ class SampleSource(Source):
     names: tuple[str, ...]  # columns or extensions with the picture: bytes, path or URI, base64, or a struct of both
     listed: bool  # whether the column holds lists of these
     has_columns = True
-    no_text_file = "{shown}: texts are not written into a data set: give `output=` or `output_dir=`"
+    no_text_file = "{label}: texts are not written into a data set: give `output=` or `output_dir=`"
 
     @property
     def several(self) -> bool:
@@ -91,10 +91,10 @@ class SampleSource(Source):
         cells = [(name, sample.get(name)) for name in self.names]
         files = [self._file(name, one) for name, cell in cells for one in (cell if isinstance(cell, list) else [cell])]
         if not files:
-            raise PictureError(f"{self.shown}: has no picture in column {self.names[0]}")
+            raise PictureError(f"{self.label}: has no picture in column {self.names[0]}")
         if not self.several:
-            return [(self.shown, files[0])]
-        return [(f"{self.shown}, picture {number}", file) for number, file in enumerate(files, start=1)]
+            return [(self.label, files[0])]
+        return [(f"{self.label}, picture {number}", file) for number, file in enumerate(files, start=1)]
 
     def columns(self) -> Mapping[str, Any]:
         """Return the other columns, or what the text and JSON members of the key hold."""
@@ -102,7 +102,7 @@ class SampleSource(Source):
         if not is_tar(self.container.location):
             return sample
         texts = {name: data for name, data in sample.items() if name.rpartition(".")[2].lower() in _TEXTS}
-        return columns_of(self.shown, texts)
+        return columns_of(self.label, texts)
 
     def _sample(self) -> Sample:
         place = self.container.location
@@ -111,7 +111,7 @@ class SampleSource(Source):
         except SiraError:
             raise
         except Exception as error:  # of tarfile, pyarrow, pandas, a store
-            raise PictureError(f"{self.shown}: cannot be read: {_reason(error)}") from None
+            raise PictureError(f"{self.label}: cannot be read: {_reason(error)}") from None
 
     def _file(self, column: str, value: Any) -> bytes:
         """Return the bytes of a picture that a cell holds, or names: relative to the table's folder, or by a URL."""
@@ -120,7 +120,7 @@ class SampleSource(Source):
         if isinstance(value, bytes):
             return value
         if not isinstance(value, str) or not value:
-            raise PictureError(f"{self.shown}: has no picture in column {column}")
+            raise PictureError(f"{self.label}: has no picture in column {column}")
         if is_base64(value):
             with contextlib.suppress(binascii.Error):
                 return base64.b64decode(value.partition("base64,")[2] or value)
@@ -129,7 +129,7 @@ class SampleSource(Source):
         if is_web(value) or (in_store and value.startswith(f"{scheme}://")):
             return located(value).sources[0].read()
         if is_uri(value):  # a table from elsewhere does not open connections of any kind
-            raise PictureError(f"{self.shown}: {one_line(value)}: expected a path, or a URL of the web")
+            raise PictureError(f"{self.label}: {one_line(value)}: expected a path, or a URL of the web")
         place = f"{folder}/{value}" if in_store else os.path.join(folder, value)  # noqa: PTH118 (no text)
         return located(place).sources[0].read()
 
@@ -189,11 +189,11 @@ def pictures_in(location: str, relative: str, image: str | None = None) -> Itera
         for member, number, names, listed, fault in (_members if is_tar(location) else _rows)(location, image):
             after, below = f" after {one_line(member)}", f"/{member}"
             source = SampleSource(location + below, relative + below, container, member, number, names, listed)
-            yield Picture((source,), fault=f"{source.shown}: {fault}" if fault else "")
+            yield Picture((source,), fault=f"{source.label}: {fault}" if fault else "")
     except SiraError:
         raise
     except Exception as error:  # of tarfile, pyarrow, pandas, a store
-        yield whole.known(fault=f"{whole.shown}: cannot be read{after}: {_reason(error)}")
+        yield whole.known(fault=f"{whole.label}: cannot be read{after}: {_reason(error)}")
 
 
 def recorded_sample(path: str) -> Picture | None:

@@ -266,7 +266,7 @@ def check_any_exists(pictures: Sequence[Picture], advice: str = "") -> None:
     if pictures and all(picture.is_here() is False for picture in pictures):
         others = f", nor any of the other {len(pictures) - 1}" * (len(pictures) > 1)
         first = next(source for source in pictures[0].sources if source.is_here() is False)
-        raise PictureError(f"{first.shown}: no such file{others}{advice}")
+        raise PictureError(f"{first.label}: no such file{others}{advice}")
 
 
 def check_images(folder: Path, names: Sequence[str]) -> None:

@@ -46,7 +46,7 @@ class OpenedPicture:
         return self.images[0]
 
     @property
-    def shown(self) -> Image.Image | tuple[Image.Image, ...]:
+    def for_prompt(self) -> Image.Image | tuple[Image.Image, ...]:
         """The pictures that a prompt shows: this one, or those of a group."""
         return self.images if len(self.images) > 1 else self.image
 
@@ -58,10 +58,10 @@ class Source:
     location: str  # as it was named: a path, a URI, `-`
     relative: str  # path below the folder that was given, else `location`: decides shards and mirrored trees; or empty
     has_columns: ClassVar[bool] = False  # whether it is part of a data set: a prompt's `{names}` are columns
-    no_text_file: ClassVar[str] = "{shown}: no text file can be written next to it"
+    no_text_file: ClassVar[str] = "{label}: no text file can be written next to it"
 
     @property
-    def shown(self) -> str:
+    def label(self) -> str:
         """Location for a message: one line, without credentials."""
         return one_line(self.location)
 
@@ -90,7 +90,7 @@ class Source:
 
     def text_file(self, extension: str) -> Path:
         """Return the text file next to it, with an extension such as `.txt`."""
-        raise SettingsError(self.no_text_file.format(shown=self.shown))
+        raise SettingsError(self.no_text_file.format(label=self.label))
 
     def columns(self) -> Mapping[str, Any]:
         """Return its columns by name: texts about the picture."""
@@ -106,7 +106,7 @@ class Source:
 
     def files(self) -> list[File]:
         """Return each picture's file: one, unless it holds several. Safe in threads."""
-        return [(self.shown, self.read())]
+        return [(self.label, self.read())]
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,10 +147,10 @@ class Picture:
         return f"#{self.number}" if self.number > 1 else ""
 
     @property
-    def shown(self) -> str:
+    def label(self) -> str:
         """Location for a message: one line, without credentials; of many pictures, only the first."""
         more = len(self.sources) - _SHOWN
-        names = joined(source.shown for source in self.sources[:_SHOWN])
+        names = joined(source.label for source in self.sources[:_SHOWN])
         return names + f" and {more} more" * (more > 0) + self._mark
 
     @property
@@ -199,7 +199,7 @@ class Picture:
             raise SettingsError("answers to a file of questions are records: give `output=`, without text files")
         if len(self.sources) > 1:
             several = "a text about several pictures is written as a record, not as a text file"
-            raise SettingsError(f"{self.shown}: {several}: give `output=`")
+            raise SettingsError(f"{self.label}: {several}: give `output=`")
         return self.sources[0].text_file(extension)
 
     def mirrored(self, extension: str) -> Path:
@@ -233,7 +233,7 @@ class Picture:
         total = sum(min(width * height, BOUND) for width, height in (picture_size(*file) for file in files))
         if len(files) > 1 and total > MOST_PIXELS:
             have = f"{len(files)} pictures have {total:,} pixels together, expected at most {MOST_PIXELS:,}"
-            raise HugePictureError(f"{self.shown}: {have}: give fewer, or scale them down")
+            raise HugePictureError(f"{self.label}: {have}: give fewer, or scale them down")
         return total
 
     def opened(self, files: Sequence[File]) -> OpenedPicture:

@@ -67,7 +67,7 @@ class Selection:
             return pictures
         if several := next((picture for picture in pictures if picture.sources[0].several), None):
             raise SettingsError(
-                f"{several.shown} is several pictures that are shown together already: leave out `together=`"
+                f"{several.label} is several pictures that are shown together already: leave out `together=`"
             )
         return Pictures([group_of(pictures)], pictures.left_out)
 
@@ -171,7 +171,7 @@ def needs_columns(prompt: str, pictures: Sequence[Picture]) -> bool:
         return any(names.intersection(_columns_of(picture)) for picture in pictures)
     known = list(dict.fromkeys(name for picture in rows for name in _columns_of(picture)))
     if known and (missing := sorted(names.difference(known))):
-        has = f"{rows[0].shown} has only the columns {', '.join(known)}"
+        has = f"{rows[0].label} has only the columns {', '.join(known)}"
         raise SettingsError(f"the prompt holds {{{missing[0]}}}, but {has}")
     return True
 
@@ -183,10 +183,10 @@ def filled(prompt: str, picture: Picture) -> str:
     for name in names:
         if name not in values:
             known = ", ".join(values) or "none"
-            raise PictureError(f"{picture.shown}: the prompt holds {{{name}}}, but its columns are {known}")
+            raise PictureError(f"{picture.label}: the prompt holds {{{name}}}, but its columns are {known}")
     text = _NAME.sub(lambda found: _as_words(values[found[1]]) or found[2] or "", prompt)
     if not is_utf8(text):
-        raise PictureError(f"{picture.shown}: the text for the prompt is not UTF-8")
+        raise PictureError(f"{picture.label}: the text for the prompt is not UTF-8")
     return text
 
 

@@ -70,7 +70,7 @@ class FileSource(Source):
                     texts[extension] = self.text_file(f".{extension}").read_bytes()
         except (OSError, ValueError) as error:
             raise _unreadable(self, error) from None
-        return columns_of(self.shown, texts)
+        return columns_of(self.label, texts)
 
     def read(self) -> bytes:
         """Read the file."""
@@ -78,7 +78,7 @@ class FileSource(Source):
             mode = os.stat(self.location).st_mode  # noqa: PTH116 (a Path costs more than the call, and there are many)
             if not stat.S_ISREG(mode):
                 kind = "is a folder, expected a picture" if stat.S_ISDIR(mode) else "is not a regular file"
-                raise PictureError(f"{self.shown}: {kind}")
+                raise PictureError(f"{self.label}: {kind}")
             check_no_video(self.location)  # before gigabytes are read
             with open(self.location, "rb") as file:  # noqa: PTH123
                 return file.read()
@@ -90,7 +90,7 @@ class FileSource(Source):
 class StoreSource(Source):
     """An object in a store (`s3://`, `gs://`, ...)."""
 
-    no_text_file = "{shown}: texts are not written to a store: give `output_dir=`"
+    no_text_file = "{label}: texts are not written to a store: give `output_dir=`"
 
     def read(self) -> bytes:
         """Fetch the object."""
@@ -107,12 +107,7 @@ class MemorySource(Source):
 
     content: bytes | Image.Image = b""
     label: str = "stdin"  # its name in messages
-    no_text_file = "{shown} has no place for a text file: leave out `sidecar=`"
-
-    @property
-    def shown(self) -> str:
-        """Its name in a message."""
-        return self.label
+    no_text_file = "{label} has no place for a text file: leave out `sidecar=`"
 
     def files(self) -> list[File]:
         """Return the stream's bytes, or the image."""
@@ -137,8 +132,8 @@ def columns_of(shown: str, texts: Mapping[str, bytes]) -> dict[str, Any]:
 
 def _unreadable(source: Source, error: Exception, remark: str = "") -> PictureError:
     if isinstance(error, FileNotFoundError):
-        return PictureError(f"{source.shown}: no such file{remark}")
-    return PictureError(f"{source.shown}: cannot be read: {getattr(error, 'strerror', None) or error}")
+        return PictureError(f"{source.label}: no such file{remark}")
+    return PictureError(f"{source.label}: cannot be read: {getattr(error, 'strerror', None) or error}")
 
 
 @functools.lru_cache(maxsize=1024)  # many pictures share few folders

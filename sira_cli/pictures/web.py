@@ -41,7 +41,7 @@ class _DownloadError(Exception):
 class WebSource(Source):
     """A URL, at a public address."""
 
-    no_text_file = "{shown}: texts are not written to the web: give `output=` or `output_dir=`"
+    no_text_file = "{label}: texts are not written to the web: give `output=` or `output_dir=`"
 
     @property
     def address(self) -> str:
@@ -51,7 +51,7 @@ class WebSource(Source):
     def read(self) -> bytes:
         """Download it."""
         interrupts.check()
-        failed, end = f"{self.shown}: failed_to_download:", time.monotonic() + SECONDS
+        failed, end = f"{self.label}: failed_to_download:", time.monotonic() + SECONDS
         try:  # no proxy: it would look up names itself. Leaving the block ends a download that goes on in its thread
             with httpx2.Client(headers=_HEADERS, timeout=httpx2.Timeout(**_WAITS), trust_env=False) as client:
                 return in_time(lambda: _download(client, self.location, end), SECONDS, interrupts.check)

@@ -125,8 +125,8 @@ class Lvlm(LoadedModel):
         """
         look = self.look(Verify(words=words))
         source = as_picture(picture)
-        image = source.open().shown
-        with refusing(source.shown):
+        image = source.open().for_prompt
+        with refusing(source.label):
             return look.check(image, text)
 
     def caption_many(
@@ -156,12 +156,12 @@ class Lvlm(LoadedModel):
         started = time.perf_counter()
         opened = picture.open()
         item = Item[Result](picture, as_text(opened.name), task.prompt, sha256=opened.sha256, warnings=opened.warnings)
-        with refusing(picture.shown):
-            batch = Batch([item], [opened.shown], task.inputs(self, [item], [opened.shown]))
+        with refusing(picture.label):
+            batch = Batch([item], [opened.for_prompt], task.inputs(self, [item], [opened.for_prompt]))
         (answer,) = task.answers(self, batch, on_text if task.streams(self) else None)
         if answer.error:
             unfinished = UnfinishedReasoningError if task.schema is None else UnfinishedJsonError
-            raise unfinished(f"{picture.shown}: {answer.error}")
+            raise unfinished(f"{picture.label}: {answer.error}")
         task.settle(self, item, answer, 1000 * (time.perf_counter() - started))
         assert item.result is not None
         return item.result

@@ -102,9 +102,9 @@ class Sidecars:
                 wrong = f": its text file would be named {name}, which Windows does not allow: rename it, or {_RECORDS}"
             elif place in taken:
                 file = f"described in {one_line(str(place))}: rename one, or {_RECORDS}"
-                wrong = f" and {taken[place].shown} would both be {file}"
+                wrong = f" and {taken[place].label} would both be {file}"
             if wrong:
-                raise SettingsError(picture.shown + wrong)
+                raise SettingsError(picture.label + wrong)
             taken[place] = picture
         to_write = [place for place, picture in taken.items() if not self.keeps(picture)]
         for place in to_write:

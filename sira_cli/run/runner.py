@@ -74,7 +74,7 @@ class Item(Generic[R]):
             return self.files
         files, sha256 = self.picture.read()
         if sha256 != self.sha256:
-            raise PictureError(f"{self.picture.shown}: changed between two readings; run the command again")
+            raise PictureError(f"{self.picture.label}: changed between two readings; run the command again")
         return files
 
 
@@ -96,7 +96,7 @@ def is_final(error: Exception) -> bool:
 
 def message(picture: Picture, error: Exception) -> str:
     """Return the reason why a picture failed, in one line that names it."""
-    name, text = picture.shown, str(error)
+    name, text = picture.label, str(error)
     if isinstance(error, LongPromptError | PictureSettingsError | NoAnswerError):
         return f"{name}: {text}"
     if isinstance(error, PictureError):
@@ -357,7 +357,7 @@ class Runner(Generic[R]):
             self._fail(item, error)
             return None
         item.warnings = opened.warnings
-        return opened.shown
+        return opened.for_prompt
 
     def _inputs(self, pictures: Sequence[tuple[Item[R], Shown]]) -> Any:
         return self._task.inputs(self._lvlm, *zip(*pictures, strict=True)) if pictures else None
@@ -370,7 +370,7 @@ class Runner(Generic[R]):
                 raise
             from sira_cli.models.processor import refused
 
-            self._fail(item, error if isinstance(error, PictureError) else refused(item.picture.shown, error))
+            self._fail(item, error if isinstance(error, PictureError) else refused(item.picture.label, error))
             return False
         return True
 
@@ -378,7 +378,7 @@ class Runner(Generic[R]):
         """Choose the batch size by the largest of some pictures, or of later ones if these cannot be prepared."""
         for item in reversed(window):
             try:
-                inputs = self._inputs([(item, item.picture.opened(item.content()).shown)])
+                inputs = self._inputs([(item, item.picture.opened(item.content()).for_prompt)])
             except Exception as error:
                 if is_final(error):
                     raise

@@ -240,7 +240,7 @@ class PictureTask(Task[Result]):
 
     def settle(self, lvlm: LoadedModel | None, item: Item[Result], answer: Answer, milliseconds: float = 0.0) -> None:
         """Give an item its record."""
-        shown, (start, end) = item.picture.shown, self.preset.text.written(answer.text)
+        shown, (start, end) = item.picture.label, self.preset.text.written(answer.text)
         if answer.error and answer.tokens:  # the decoded text is not an answer
             answer = replace(answer, error=f"{shown}: {answer.error}")
         elif self.needs_text and not answer.error and not answer.text[start:end].strip():

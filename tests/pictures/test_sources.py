@@ -79,7 +79,7 @@ def test_an_object_in_a_store(folder, monkeypatch):
     fsspec.filesystem("memory").pipe("/key:secret@bucket/sub/cat.png", PICTURES[0])
     picture, shown = as_picture("memory://key:secret@bucket/sub/cat.png"), "memory://bucket/sub/cat.png"
     assert kinds(picture) == ["StoreSource"]
-    assert (picture.address, picture.shown, picture.name_in(folder)) == (shown, shown, shown)
+    assert (picture.address, picture.label, picture.name_in(folder)) == (shown, shown, shown)
     assert place(picture) == (None, False)
     with pytest.raises(SettingsError, match=rf"^{shown}: texts are not written to a store"):
         picture.text_file(".txt")
@@ -96,7 +96,7 @@ def test_stdin(monkeypatch):
     monkeypatch.setattr(sys, "stdin", None)  # from now on nobody needs it
     assert content(picture) == content(picture) == PICTURES[0]
     assert picture.open().sha256 == hashlib.sha256(PICTURES[0]).hexdigest()
-    assert (picture.address, picture.name_in(Path()), picture.shown) == ("", "-", "stdin")
+    assert (picture.address, picture.name_in(Path()), picture.label) == ("", "-", "stdin")
     for refuse in (picture.text_file, picture.mirrored):
         with pytest.raises(SettingsError, match="stdin has no place for a text file: leave out `sidecar=`"):
             refuse(".txt")
@@ -188,7 +188,7 @@ def test_a_group_is_its_pictures(folder):
     assert [image.tobytes() for image in opened.images] == [
         as_picture(source.location).open().image.tobytes() for source in files.sources
     ]
-    assert as_picture(["0.png"] * 9).shown == "0.png | 0.png | 0.png | 0.png and 5 more"
+    assert as_picture(["0.png"] * 9).label == "0.png | 0.png | 0.png | 0.png and 5 more"
     for refuse in (files.text_file, files.mirrored):
         with pytest.raises(SettingsError, match=r"0\.png \| 1\.png: a text about several pictures is written as a rec"):
             refuse(".txt")

@@ -131,7 +131,7 @@ def test_a_picture_is_downloaded(server):
     assert server.asked == ["/cat.png", "/%C3%A9%20b.png?size=1&x=%20"]
     (picture,) = find_pictures(["http://me:secret@example.org/a.png?id=1"])
     assert picture.name_in(Path("/tmp")) == "http://example.org/a.png?id=1"
-    assert "secret" not in picture.shown
+    assert "secret" not in picture.label
     assert pickle.loads(pickle.dumps(picture)) == picture
     assert picture.is_here() is None
     with pytest.raises(SettingsError, match="texts are not written to the web"):

@@ -54,10 +54,10 @@ class MeasuredMass(Task[ImageMass]):
         measured = []
         for row, (text, item) in enumerate(zip(texts, batch.items, strict=True)):
             if len(text) < 2:
-                raise PictureError(f"{item.picture.shown}: its caption is empty")
+                raise PictureError(f"{item.picture.label}: its caption is empty")
             mass = torch.stack([step[row] for step in steps[: len(text) - 1]]).cpu().double().mean(dim=0)  # [L, H]
             if not bool(mass.isfinite().all()):
-                raise PictureError(f"{item.picture.shown}: the model computes numbers out of range: try another dtype")
+                raise PictureError(f"{item.picture.label}: the model computes numbers out of range: try another dtype")
             measured.append(ImageMass(mass, len(text) - 1, item.sha256))
         return measured
 
@@ -66,7 +66,7 @@ def measure_mass(lvlm: Lvlm, pictures: Sequence[Picture], units: Units[ImageMass
     """Measure every picture, keep its masses in `units` by its number, and yield events."""
     speaker = lvlm.under(find("greedy"), lvlm.preset.with_values(temperature=0.0, num_beams=1))
     items = (
-        Item[ImageMass](picture, picture.shown, speaker.preset.prompts.caption, str(number))
+        Item[ImageMass](picture, picture.label, speaker.preset.prompts.caption, str(number))
         for number, picture in enumerate(pictures)
     )
     yield StageStarted("pictures", len(pictures))

@@ -143,7 +143,7 @@ class _LogToStderr(logging.Handler):
 
 
 class Progress:
-    """Counts finished work, and shows it unless silent. `Progress.shown` makes one that fits the terminal."""
+    """Counts finished work, and shows it unless silent. `Progress.on_terminal` makes one that fits the terminal."""
 
     def __init__(self, what: str = "", total: int = 0, bar: Any = None, *, silent: bool = False) -> None:
         self.done = self.errors = self._worked = 0
@@ -183,7 +183,7 @@ class Progress:
 
     @classmethod
     @contextmanager
-    def shown(cls, what: str, total: int) -> Iterator[Progress]:
+    def on_terminal(cls, what: str, total: int) -> Iterator[Progress]:
         """Show the progress of `total` pieces of `what`."""
         if verbosity() < 0 or not sys.stderr.isatty():
             yield cls(what, total)
@@ -225,7 +225,7 @@ def run_records(events: Generator[Event, None, None], output: Output) -> Iterato
 
     with closing(events):
         next(events)  # the model is ready
-        with Progress.shown("captions", output.counts.total) as progress:
+        with Progress.on_terminal("captions", output.counts.total) as progress:
             for event in picture_events(events, progress):
                 yield output.before(event) if isinstance(event, Skipped) else event.record.to_record()
                 if isinstance(event, Failed):
@@ -244,7 +244,7 @@ def show_stages(events: Generator[Any, None, None], pictures: int = 1) -> int:
             if isinstance(event, StageStarted):
                 bars.close()
                 reported.clear()
-                progress = bars.enter_context(Progress.shown(event.stage, event.total))
+                progress = bars.enter_context(Progress.on_terminal(event.stage, event.total))
             elif isinstance(event, FailedPicture):
                 failures += 1
                 say(event.error)
