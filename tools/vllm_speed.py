@@ -85,9 +85,7 @@ def measured(folder: Path) -> dict[str, dict[str, float]]:
                 best = dict.fromkeys(ways, float("inf"))
                 for _ in range(ROUNDS):
                     for name, decode in ways.items():
-                        asked = requests(
-                            lengths(count, longest, equal), pictures
-                        )  # new ones: nobody has seen them before
+                        asked = requests(lengths(count, longest, equal), pictures)  # pictures that no cache knows
                         began = time.perf_counter()
                         decode(asked)
                         best[name] = min(best[name], time.perf_counter() - began)
@@ -101,12 +99,8 @@ def measured(folder: Path) -> dict[str, dict[str, float]]:
 def table() -> str:
     """Return the figures as a table."""
     saved = json.loads(SAVED.read_text(encoding="utf-8"))
-    heads = [
-        "requests at once; image tokens; new tokens",
-        *NAMES.values(),
-        "SIRA / greedy in vLLM",
-        "in process / vLLM",
-    ]
+    heads = ["requests at once; image tokens; new tokens", *NAMES.values()]
+    heads += ["SIRA / greedy in vLLM", "in process / vLLM"]
     lines = [f"| {' | '.join(heads)} |"]
     lines.append("|---" * len(heads) + "|")
     for count, seconds in saved["seconds"].items():
