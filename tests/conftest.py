@@ -83,13 +83,11 @@ def demo() -> Lvlm:
 
 @pytest.fixture(params=list(tiny.FAMILIES))
 def every_family(request: pytest.FixtureRequest) -> tiny.Tiny:
-    """Each of the families in turn."""
     return case_of(request.param)
 
 
 @pytest.fixture(params=tiny.REPRESENTATIVES)
 def family(request: pytest.FixtureRequest) -> tiny.Tiny:
-    """A family of each kind."""
     return case_of(request.param)
 
 
@@ -228,7 +226,6 @@ def shown_on_terminal(sira, monkeypatch):
 
 @pytest.fixture(scope="module")
 def window() -> Iterator[Browser]:
-    """A real browser."""
     if CHROMIUM is None or DRIVER is None:
         pytest.skip(MISSING)
     with running_browser() as browser:

@@ -14,7 +14,7 @@ ROOT = Path(__file__).parent.parent
 PLAINER = {
     r"\bbehind\b": "after",
     r"\banew\b": "again, from scratch",
-    r"\bbeside\b(?!\.md)": "next to, with, compared with",
+    r"\bbeside\b": "next to, with, compared with",
     r"\b(is|are) none\b": "no X; X does not exist",
     r", too\b(?! \w)": "also",
     r'"""(Return|Yield) what\b': "the noun",

@@ -129,7 +129,7 @@ def support_figures() -> str:
 
 
 def doubt_figures() -> str:
-    """Return the hallucination rate of object words by grounding, from the same measurement."""
+    """Return the hallucination rate of object words by grounding, from the card's measurement."""
     return _narrow(doubt_table(from_json(read_figures()["words"])))
 
 
@@ -156,9 +156,10 @@ def costs_table() -> str:
             tokens = f"{row.image_tokens:,} of {row.prompt_tokens:,}"
             assert row.step is not None
             cells = (f"{row.prefill.ratio.median:.2f}", f"{row.step.ratio}", _request(row), *(vcd or [""]))
-            rows.append([title, name[:3].upper(), str(row.batch), tokens, *cells])
+            on = "GPU" if name.startswith("gpu") else report.device
+            rows.append([title, on, str(row.batch), tokens, *cells])
     gpu = bench_report("gpu-llava-1.5-7b")
-    where = f"GPU: {gpu.device}, torch {gpu.torch}, transformers {gpu.transformers}. CPU: 1 or 2 threads."
+    where = f"GPU: {gpu.device}, torch {gpu.torch}, transformers {gpu.transformers}."
     return f"{_table(rows)}\n\n{where} bfloat16, unless float32 is named."
 
 
@@ -188,7 +189,7 @@ def bench_report(name: str) -> BenchReport:
 
 
 def methods_figures() -> str:
-    """Return all figures of captions and answers, and the candidate settings."""
+    """Return all figures of captions and answers, with settings."""
     return _narrow(comparison.Comparison.shipped().tables(), without="CHAIRs")
 
 
@@ -279,8 +280,9 @@ def cost() -> str:
 
     gpus = [name for name in COSTS if name.startswith("gpu")]
     text = (
-        f"**Little extra time.** A decoding step takes {steps(STEPS)} times greedy's on CPUs, and {steps(gpus)} on "
-        f"{bench_report(gpus[0]).device}, which waits for Python. The paper reports 1.4 to 1.5 for a whole text "
+        f"**Little extra time.** In bfloat16 a decoding step takes {steps(STEPS)} times greedy's on CPUs (Qwen2.5-VL "
+        f"3B's shape, 2 threads), and {steps(gpus)} on {bench_report(gpus[0]).device} (shapes of 7B to 26B), which "
+        "waits for Python. The paper reports 1.4 to 1.5 for a whole text "
         "([cost](docs/results.md#time))."
     )
     return fill(text, 120, initial_indent="- ", subsequent_indent="  ", break_on_hyphens=False, break_long_words=False)

@@ -89,7 +89,7 @@ def measured(folder: Path) -> dict[str, dict[str, float]]:
                         began = time.perf_counter()
                         decode(asked)
                         best[name] = min(best[name], time.perf_counter() - began)
-                texts = f"{longest}" if equal else f"{SHORTEST} to {longest}"
+                texts = f"{longest}" if equal or count == 1 else f"{SHORTEST} to {longest}"
                 name = f"{count}; {pictures * EACH}; {texts}"
                 found[name] = best
                 print(name, best, flush=True)

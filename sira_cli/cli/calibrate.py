@@ -15,7 +15,7 @@ from sira_cli.cli.options import groups
 from sira_cli.cli.options.choosing import choose_preset
 from sira_cli.cli.options.groups import ResearchModelOptions, argument, option, with_options
 from sira_cli.cli.research import NOT_BOTH, are_drawn
-from sira_cli.cli.terminal.console import Progress, note, resumable, run_records, say, show_stages
+from sira_cli.cli.terminal.console import Progress, note, run_records, say, show_stages
 from sira_cli.cli.terminal.output import check_file, check_preset_file, print_tables, save_preset, show_report
 from sira_cli.errors import SettingsError
 
@@ -236,9 +236,9 @@ def _by_controls(
         raise SettingsError("--controls needs a list of objects: give --objects FILE")
     words = WithControls(finder.words, [picture.caption or "" for picture in pictures])
     task = Check.under(preset, replace(verify, words=words)).about(pictures)
-    with Output(task, pictures, files) as written, resumable(written.any, files.overwrite):
+    with Output(task, pictures, files) as written:
         events = run(task, pictures, engine_of(model, groups.EngineOptions(), pictures), written)
-        return from_controls(run_records(events, written))
+        return from_controls(run_records(events, written, files.overwrite))
 
 
 @with_options(

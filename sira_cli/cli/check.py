@@ -14,7 +14,7 @@ from sira_cli.cli.loading import engine_of
 from sira_cli.cli.options import groups
 from sira_cli.cli.options.choosing import choose_preset
 from sira_cli.cli.options.groups import EngineOptions, ModelOptions, argument, option
-from sira_cli.cli.terminal.console import note, resumable, run_records, say
+from sira_cli.cli.terminal.console import note, run_records, say
 from sira_cli.cli.terminal.output import MORE_WORDS, note_threshold
 from sira_cli.errors import SettingsError
 
@@ -93,13 +93,8 @@ def check(
     from sira_cli.run.run import run
 
     named = selection.selected(paths)
-    part: dict[str, Any] = {
-        "recursive": named.recursive,
-        "exclude": named.exclude or (),
-        "shard": named.shard,
-        "limit": named.limit,
-    }
-    found = find_captions(named.all_paths(), **part, **asdict(captions))
+    part: dict[str, Any] = {"recursive": named.recursive, "shard": named.shard, "limit": named.limit}
+    found = find_captions(named.all_paths(), exclude=named.exclude or (), **part, **asdict(captions))
     if output.output is not None:  # a table is made from records next to it
         written = output.output.resolve(), output.output.resolve().with_suffix(".jsonl")
         for file in found.files:
@@ -122,11 +117,10 @@ def check(
             note(f"left out: {_number(found.failed, 'record')} of pictures that failed")
         summary, counts = Summary(), kept.counts
         events = run(task, pictures, server or engine_of(model, engine, pictures), kept, fail_fast=output.fail_fast)
-        with resumable(kept.any, output.overwrite):
-            for record in run_records(events, kept):
-                summary.add(record)
-                if output.json:
-                    print(json.dumps(record, ensure_ascii=False), flush=True)
+        for record in run_records(events, kept, output.overwrite):
+            summary.add(record)
+            if output.json:
+                print(json.dumps(record, ensure_ascii=False), flush=True)
         summary.show(float(task.how["min_support"]), as_json=output.json)
         if counts.failed:
             say(f"{counts.failed} of {counts.total} failed" + " (--retry-errors tries them again)" * kept.any)

@@ -194,13 +194,16 @@ def _read(
 
     _check_report(benchmark, options.output)
     answers = [read_answers(benchmark, source) for source in sources]
-    known = {(str(one.settings["preset"]), str(one.settings["model"])) for one in answers if one.settings}
-    if model.preset is not None or model.model is not None:
-        preset = choose_preset(model)
-        known = {(preset.name, preset.model)}
-    if options.paper and len(known) != 1:
-        raise SettingsError("--paper: the answers' model is unknown: give -p PRESET")
-    return _report(benchmark, answers, find_model(known.pop()) if options.paper else "", options.output)
+    paper = ""
+    if options.paper:
+        known = {(str(one.settings["preset"]), str(one.settings["model"])) for one in answers if one.settings}
+        if model.preset is not None or model.model is not None:
+            preset = choose_preset(model)
+            known = {(preset.name, preset.model)}
+        if len(known) != 1:
+            raise SettingsError("--paper: the answers' model is unknown: give -p PRESET")
+        paper = find_model(known.pop())
+    return _report(benchmark, answers, paper, options.output)
 
 
 def _ask(
@@ -224,13 +227,13 @@ def _ask(
     preset, first = next(iter(methods.values()))
     output = options.output
     if folder is not None and output is None:
-        output = folder / ANSWERS / preset.name.replace("/", "--")
+        output = folder / ANSWERS / (preset.name or preset.model).replace("/", "--")
         note(f"answers are kept in {output}")
     outputs = [output if output is None or folder is None else output / one.name for one in benchmarks]
     for one, own in zip(benchmarks, outputs, strict=True) if not options.overwrite else ():
         _check_report(one, own)
-    if every:  # those that the model can run, which is loaded to find them
-        lvlm = load_model(preset, model, first, pictures=pictures)
+    if every and options.engine == "local":  # those that the model can run, which is loaded to find them
+        lvlm = load_model(preset, model, "greedy", pictures=pictures)
         methods = able(lvlm, methods)
     looks: dict[str, Verify] = {}
     if options.verify is not None:
@@ -247,7 +250,7 @@ def _ask(
     @functools.cache
     def load() -> Lvlm:
         if options.engine == "vllm":
-            return lvlm or load_in_vllm(preset, model, first, options.batch_size, 1)
+            return load_in_vllm(preset, model, first, options.batch_size, 1)
         return lvlm or load_model(preset, model, first, pictures=pictures)
 
     how: dict[str, Any] = {"overwrite": options.overwrite, "retry_errors": options.retry_errors}

@@ -63,7 +63,8 @@ def note_bundled(preset: Preset, pictures: Iterable[Picture] | None) -> None:
         return
     from sira_cli.demo.scenes import looks_drawn
 
-    if pictures is None or not all(looks_drawn(picture) for picture in islice(pictures, LOOKED_AT)):
+    different = {picture.location: picture for picture in pictures or ()}.values()  # of several questions about one
+    if pictures is None or not all(map(looks_drawn, islice(different, LOOKED_AT))):
         note("the bundled model knows drawn scenes only; photographs need another preset")
 
 

@@ -168,7 +168,9 @@ def cut_back(cache: Cache, texts: Tensor, columns: int) -> DynamicCache | None:
     def cut(layer: Any) -> Any:
         if not isinstance(layer, LateLayer | LateSharedLayer):
             return _plain(layer, texts, 0, columns)
-        now = streams.setdefault(id(layer.streams), layer.streams.cut_back(texts, columns))
+        if id(layer.streams) not in streams:
+            streams[id(layer.streams)] = layer.streams.cut_back(texts, columns)
+        now = streams[id(layer.streams)]
         kind: Any = type(layer)
         late = kind(layer.own, now)
         if isinstance(layer, LateLayer):
@@ -194,7 +196,7 @@ def _plain(layer: Any, texts: Tensor, first: int, last: int) -> Any:
     """Return columns of a layer's full stream as a layer of their own; None if it no longer has them."""
     if isinstance(layer, DummyLayer):
         return DummyLayer()
-    if not isinstance(layer, DynamicLayer) or isinstance(layer, DynamicIndexedLayer):
+    if type(layer) not in (DynamicLayer, DynamicSlidingWindowLayer, RoomyLayer, LateLayer):  # others hold more
         return None
     new: Any = RoomyLayer()
     if isinstance(layer, DynamicSlidingWindowLayer):

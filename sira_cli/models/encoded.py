@@ -60,11 +60,12 @@ class EncodedPictures:
     def _in_parts(self, encode: Any, given: Mapping[str, Any], pictures: int) -> Any:
         """Store an encoder's output for each part of its input that is one picture."""
         parts = [dict(given)] if pictures == 1 else _parts(given)
-        by_name = {_digest(part): part for part in parts}
+        names = [*map(_digest, parts)]
+        by_name = dict(zip(names, parts, strict=True))
         if 1 < len(parts) == len(by_name) and not self._cache.keys() & by_name.keys():
             return encode(**given)  # all are new: encoding them together is faster
         found = {name: self._get(name, functools.partial(_encoded, encode, part)) for name, part in by_name.items()}
-        return _joined([found[name] for name in map(_digest, parts)])
+        return _joined([found[name] for name in names])
 
     def _get(self, name: str, encode: Callable[[], Any]) -> Any:
         if name not in self._cache:

@@ -43,7 +43,7 @@ def pick_device(name: str) -> str:
     known = [*(f"cuda:{number}" for number in range(gpus)), *["mps"] * torch.backends.mps.is_available(), "cpu"]
     if name == "auto":
         return known[0]
-    if (device := name.replace("cuda", "cuda:0") if name == "cuda" else name) not in known:
+    if (device := "cuda:0" if name == "cuda" else name) not in known:
         raise SettingsError(f"device {name} does not exist here: expected auto, {', '.join(known)}")
     return device
 

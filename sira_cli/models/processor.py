@@ -349,10 +349,11 @@ class Chats:
         if not self._takes_system:
             turns[0] = turns[0].after(self._system)
         for given in (turns, [replace(turn, parts=()) for turn in turns]):  # a template may take one text per message
+            asked = [Turn("user", _PROBE, len(images))] if isinstance(prompt, str) else given  # any text will do
             for as_text in (self.plain, True):
-                chat = self._messages(given, images, as_text=as_text)
-                if (isinstance(prompt, str) and len(images) < 2) or self._renders(chat, given):
-                    return chat
+                tried = self._messages(asked, images, as_text=as_text)
+                if (isinstance(prompt, str) and len(images) < 2) or self._renders(tried, asked):
+                    return self._messages(given, images, as_text=as_text)
         family, roles = type(self._processor).__name__.removesuffix("Processor"), ", ".join(turn.role for turn in turns)
         raise SettingsError(
             f"the chat template of this {family} model does not take the turns {roles} with {len(images)} pictures: "

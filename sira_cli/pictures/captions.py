@@ -99,7 +99,7 @@ def find_captions(
                 continue
             folder = images or path.parent
             picture = recorded_sample(str(folder / name)) or recorded(name, folder)
-            if shard is not None and not shard.holds(picture.relative):
+            if shard is not None and not shard.holds(name):
                 continue
             if failed:
                 found.failed += 1

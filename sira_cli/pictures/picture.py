@@ -236,10 +236,10 @@ class Picture:
             raise HugePictureError(f"{self.label}: {have}: give fewer, or scale them down")
         return total
 
-    def opened(self, files: Sequence[File]) -> OpenedPicture:
-        """Decode its files."""
+    def opened(self, files: Sequence[File], sha256: str = "") -> OpenedPicture:
+        """Decode its files; `sha256`: their hash, if it is known."""
         images, remarks = zip(*(decode_picture(*file) for file in files), strict=True)
-        return OpenedPicture(self.location, images, digest(files), tuple(sum(remarks, ())))
+        return OpenedPicture(self.location, images, sha256 or digest(files), tuple(sum(remarks, ())))
 
     def open(self) -> OpenedPicture:
         """Read and decode it."""

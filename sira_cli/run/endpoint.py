@@ -249,8 +249,10 @@ class ServerCheck(Check):
         return answers
 
 
-def data_url(data: Any, image: Image.Image) -> str:
+def data_url(data: bytes | Image.Image, image: Image.Image) -> str:
     """Return a picture's file, decoded as `image`, as a data URL: as it is if all servers can read and show it."""
+    if isinstance(data, Image.Image):
+        return encoded(image)
     with Image.open(io.BytesIO(data)) as file:
         plain = file.mode in ("RGB", "L") and "transparency" not in file.info and file.size == image.size
         if plain and file.format in _EVERYWHERE and file.getexif().get(ExifTags.Base.Orientation, 1) == 1:

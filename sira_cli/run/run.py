@@ -19,12 +19,12 @@ from sira_cli.look.claims import Verify
 from sira_cli.models.hub import find_checkpoint
 from sira_cli.models.schema import SchemaSource
 from sira_cli.pictures.find import Shard
-from sira_cli.pictures.picture import Picture
+from sira_cli.pictures.picture import Cache, File, Picture
 from sira_cli.pictures.selection import Selection
 from sira_cli.run.events import Event, Failed, Finished, Halved, PictureEvent, Skipped, Started
 from sira_cli.run.output import Files, Output
 from sira_cli.run.records import Result
-from sira_cli.run.runner import READERS, Batch, BatchSize, Item, Runner, ahead
+from sira_cli.run.runner import READ, READERS, Batch, BatchSize, Item, Runner, ahead, read_once
 from sira_cli.run.task import TASKS, Ask, Caption, PictureTask
 
 if TYPE_CHECKING:
@@ -205,12 +205,12 @@ def nothing_left(
             revision = find_checkpoint(task.preset, offline=True).revision
         except ModelNotFoundError:
             revision = output.revision_before
-    task = task.at(revision, server)
+    task, cache = task.at(revision, server), Cache[tuple[list[File], str]](READ)
 
     def is_done(picture: Picture) -> bool:
         name, prompt, sha256 = output.name(picture), picture.asked(task.prompt), ""
         with suppress(Exception):  # an earlier run that has it as done has failed in the same way
-            sha256 = picture.read()[1]
+            sha256 = read_once(picture, cache)[1]
             prompt = task.asked(picture)
         return output.done(picture.id or name) == task.key(name, sha256, prompt)
 

@@ -89,6 +89,11 @@ class Batch(Generic[R]):
     failure: Exception | None = None  # that prevented the inputs
 
 
+def read_once(picture: Picture, cache: Cache[tuple[list[File], str]]) -> tuple[list[File], str]:
+    """Read a picture's files and hash, once for several questions; an image in memory has no address to know it by."""
+    return cache.get(picture.address, picture.read) if picture.id and picture.address else picture.read()
+
+
 def is_final(error: Exception) -> bool:
     """Return whether an error is about the model or the settings, so that every picture would fail."""
     return isinstance(error, SiraError) and not isinstance(error, PictureError)
@@ -295,7 +300,7 @@ class Runner(Generic[R]):
         """Get bytes, key and size. Samples are decoded later, so that few are in memory."""
         try:
             with MEMORY.taken(item.picture.file_size()):
-                item.files, item.sha256 = self._files.get(item.picture.location, item.picture.read)
+                item.files, item.sha256 = read_once(item.picture, self._files)
                 self._task.complete(self._lvlm, item)
                 if not self._is_done(item):
                     item.pixels = item.picture.pixels(item.files)
@@ -348,7 +353,7 @@ class Runner(Generic[R]):
         """Return the samples for the model, and note warnings about them; None if they cannot be decoded."""
 
         def decoded() -> OpenedPicture:
-            return item.picture.opened(item.content())
+            return item.picture.opened(item.content(), item.sha256)
 
         try:
             key = item.picture.location, item.sha256
@@ -378,7 +383,7 @@ class Runner(Generic[R]):
         """Choose the batch size by the largest of some pictures, or of later ones if these cannot be prepared."""
         for item in reversed(window):
             try:
-                inputs = self._inputs([(item, item.picture.opened(item.content()).for_prompt)])
+                inputs = self._inputs([(item, item.picture.opened(item.content(), item.sha256).for_prompt)])
             except Exception as error:
                 if is_final(error):
                     raise

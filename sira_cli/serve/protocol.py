@@ -286,15 +286,15 @@ class ChatRequest(Options):
             return given
         template, sira = given.get("chat_template_kwargs"), given.get("sira") or {}
         if isinstance(template, dict) and isinstance(sira, dict) and sira.get("think") is None:
-            given = {**given, "sira": {**sira, "think": template.get("enable_thinking", template.get("thinking"))}}
+            think = template.get("enable_thinking")
+            given = {**given, "sira": {**sira, "think": template.get("thinking") if think is None else think}}
         outputs = given.get("structured_outputs")
         schema = outputs.get("json") if isinstance(outputs, dict) else given.get("guided_json")
         if isinstance(schema, str):
             with suppress(ValueError):
                 schema = json.loads(schema)
-        if schema is None or given.get("response_format"):
-            return given
-        return {**given, "response_format": {"type": "json_schema", "json_schema": {"schema": schema}}}
+        form = {"response_format": {"type": "json_schema", "json_schema": {"schema": schema}}}
+        return given if schema is None or given.get("response_format") else {**given, **form}
 
     @model_validator(mode="after")
     def _supported(self) -> Self:

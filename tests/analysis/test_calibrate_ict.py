@@ -250,7 +250,6 @@ def test_questions_of_several_files_are_asked_once(tmp_path):
 
 @pytest.fixture
 def data(tmp_path, photos) -> Path:
-    """Two questions about a photograph, and where its objects are."""
     pope_file(tmp_path / "pope.json", ("Is there a dog?", "yes"), ("Is there a cup?", "no"), ("A couch?", "yes"))
     (tmp_path / "images").mkdir()
     (tmp_path / "images" / PICTURE).write_bytes(photos["coffee"].read_bytes())

@@ -33,7 +33,6 @@ def picture(folder: Path, name: str = "a.jpg") -> Path:
 
 
 def put(*commands: tuple[Path, list[str]]) -> None:
-    """Write fields into files, as programs of people do."""
     args = [line for file, fields in commands for line in ("-q", "-overwrite_original", *fields, str(file), "-execute")]
     subprocess.run([EXIFTOOL, "-@", "-"], input="\n".join(args).encode(), check=True)
 

@@ -63,7 +63,6 @@ class Page(HTMLParser):
 
 @pytest.fixture
 def page_of(tmp_path):
-    """Makes the page of some traces."""
 
     def make(*traces: list[dict]) -> Page:
         return Page(render(read_traces(write_traces(tmp_path / "trace.jsonl", *traces))))

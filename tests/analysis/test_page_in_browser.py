@@ -18,7 +18,6 @@ OPEN = "document.querySelectorAll('details').forEach(details => details.open = t
 
 @pytest.fixture
 def show(browser, tmp_path):
-    """Opens the page of some traces."""
 
     def open_page(*traces: list[dict]) -> Path:
         page = tmp_path / "page.html"

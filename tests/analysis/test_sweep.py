@@ -67,7 +67,6 @@ def under(lvlm: Lvlm, cell: Cell, **settings: Any) -> Lvlm:
 
 @pytest.fixture
 def loaded(lvlm, monkeypatch):
-    """Commands get the model that is loaded already."""
     monkeypatch.setattr(
         "sira_cli.cli.research.load_model",
         lambda preset, model, method, **more: lvlm.under(methods.find(method), preset),

@@ -9,6 +9,7 @@ import pytest
 import torch
 from torch import nn
 from transformers import DynamicCache
+from transformers.cache_utils import DynamicLayer
 
 from sira_cli.core.arguments import CACHE
 from sira_cli.core.cache import cut_back, full_stream
@@ -82,6 +83,13 @@ def test_what_has_no_columns_needs_a_cache_that_knows_it_and_cannot_be_cut_back(
         generate(case.model, case.inputs, **{CACHE: cache})
     assert cut_back(cache, torch.tensor([0]), 20) is None
     assert full_stream(cache, 0, 0, 20) is None
+
+
+def test_a_layer_that_holds_more_than_keys_and_values_is_not_cut_back():
+    cache = DynamicCache()
+    cache.layers = [type("Indexed", (DynamicLayer,), {})()]  # as MiniMax M3's, whose index would be lost
+    cache.update(torch.ones(1, 1, 4, 2), torch.ones(1, 1, 4, 2), 0)
+    assert cut_back(cache, torch.tensor([0]), 2) is None
 
 
 @indexers

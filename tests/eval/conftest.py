@@ -77,7 +77,6 @@ def chair(coco) -> Chair:
 
 @pytest.fixture
 def data(tmp_path) -> Path:
-    """AMBER's folder, a small one."""
     return lay_out(tmp_path / "amber")
 
 

@@ -319,7 +319,6 @@ def test_the_papers_row_is_beside(sira, elsewhere):
 
 
 def test_a_part_of_the_answers(sira, coco, data, tmp_path):
-    """The first pictures."""
     captions = lines(tmp_path / "c.jsonl", [{"image_id": int(id_), "caption": text} for id_, text in CAPTIONS.items()])
     for limit in (1, 2):
         run = ("eval", "chair", coco, "--answers", captions, *FALLBACK, "--json", "--limit", limit)

@@ -44,7 +44,6 @@ def test_what_answers_are_taken_for(taken):
 
 @pytest.fixture
 def ask(tmp_path):
-    """Makes a file of questions with these labels."""
 
     def write(*labels: str, name: str = "coco_pope_random") -> Path:
         rows = [

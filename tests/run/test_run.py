@@ -7,10 +7,14 @@ import shutil
 from pathlib import Path
 
 import pytest
+from PIL import Image
 
 from sira_cli import SettingsError, SiraError, load, run_pictures
 from sira_cli.models.texts import TextSettings
+from sira_cli.pictures.picture import Cache
+from sira_cli.pictures.sources import as_picture
 from sira_cli.run.events import Started
+from sira_cli.run.runner import read_once
 from tests.support.scripted import script, written
 
 EXAMPLES = sorted(Path(__file__).parents[2].glob("examples/*.png"))[:3]
@@ -110,3 +114,9 @@ def test_a_text_that_repeats_itself_has_a_warning(lvlm, folder, monkeypatch):
     script(monkeypatch, lambda prompt: [*tokens, lvlm.ends.ids[0]])
     event = list(run_pictures(lvlm, folder / "0.png"))[-1]
     assert event.record.warnings == ["says 'there' again and again"]
+
+
+def test_images_in_memory_are_told_apart():
+    cache = Cache(8)
+    images = [as_picture(Image.new("RGB", (4, 4), color)).known(id=color) for color in ("red", "blue")]
+    assert len({read_once(image, cache)[1] for image in images}) == 2

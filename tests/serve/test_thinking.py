@@ -43,9 +43,9 @@ def asked(thinker, thinking_address, monkeypatch):
         yield lambda body, **more: client.chat.completions.create(model=name, messages=said(), extra_body=body, **more)
 
 
-@pytest.mark.parametrize("body", [THINK, {"chat_template_kwargs": {"enable_thinking": True}}])
-def test_reasoning_is_beside_the_content(asked, body):
-    answer = asked(body)
+@pytest.mark.parametrize("switches", [None, {"enable_thinking": True}, {"enable_thinking": None, "thinking": True}])
+def test_reasoning_is_beside_the_content(asked, switches):
+    answer = asked(body := THINK if switches is None else {"chat_template_kwargs": switches})
     (choice,) = answer.choices
     assert (choice.message.content, choice.message.reasoning_content) == (TEXT, THOUGHT)
     assert choice.finish_reason == "stop"

@@ -232,8 +232,7 @@ def bench(
         lvlms = {name: lvlm.under(method) for name, method in decoders.items()}
         for batch in batches:
             images, asked = pictures(lvlm.processor, image_tokens, batch), prompts(lvlm.preset.prompts.caption, batch)
-            to = {"device": lvlm.model.device, "dtype": lvlm.model.dtype}
-            inputs = {name: one.prepare(images, asked).to(**to) for name, one in lvlms.items()}
+            inputs = {name: lvlm.to_device(one.prepare(images, asked)) for name, one in lvlms.items()}
             timings: dict[str, list[Timing]] = {name: [] for name in lvlms}
             for number in range(runs + 1):
                 tokens = max(lengths) if number else min(WARM_UP, max(lengths))

@@ -41,7 +41,9 @@ def read(name: str) -> dict[str, Any]:
 
 def load_shape(name: str, method: Method, device: str = "auto", **settings: Any) -> Lvlm:
     """Make a model with a real model's shape and random weights."""
-    return make_lvlm(read(name), presets.find(name).with_settings(**settings), method, device)
+    return make_lvlm(
+        read(name), presets.read(presets.SHIPPED / f"{name}.yaml").with_settings(**settings), method, device
+    )
 
 
 def make_lvlm(shape: dict[str, Any], preset: Preset, method: Method, device: str = "auto") -> Lvlm:

@@ -219,13 +219,13 @@ def picture_events(events: Iterable[Event], progress: Progress) -> Iterator[Pict
             progress.count(event)
 
 
-def run_records(events: Generator[Event, None, None], output: Output) -> Iterator[dict[str, Any]]:
+def run_records(events: Generator[Event, None, None], output: Output, overwrite: bool) -> Iterator[dict[str, Any]]:
     """Run to the end, and yield the record of each caption, including earlier runs'; report why pictures failed."""
     from sira_cli.run.events import Failed, Skipped
 
     with closing(events):
         next(events)  # the model is ready
-        with Progress.on_terminal("captions", output.counts.total) as progress:
+        with resumable(output.any, overwrite), Progress.on_terminal("captions", output.counts.total) as progress:
             for event in picture_events(events, progress):
                 yield output.before(event) if isinstance(event, Skipped) else event.record.to_record()
                 if isinstance(event, Failed):
