@@ -1,6 +1,6 @@
 # sira on a CPU: `docker build -t sira .`, then `docker run --rm sira demo`, or `sira caption /pictures` and so on.
 # By default a server, with the bundled model until SIRA_PRESET names another one; its port is open to others, so it needs
-# SIRA_API_KEY. What pip installs takes 1.4 GB (see docs/install.md).
+# SIRA_API_KEY. What pip installs takes 1.4 GB.
 FROM python:3.11-slim
 
 ENV PIP_NO_CACHE_DIR=1 PIP_DISABLE_PIP_VERSION_CHECK=1 PYTHONUNBUFFERED=1 \

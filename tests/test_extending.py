@@ -1,4 +1,4 @@
-"""What docs/architecture.md promises: something new is one file to write, and one line to change (here: `setitem`)."""
+"""What CONTRIBUTING.md promises: something new is one file to write, and one line to change (here: `setitem`)."""
 
 from __future__ import annotations
 

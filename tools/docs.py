@@ -11,17 +11,17 @@ import re
 import sys
 from collections.abc import Iterable
 from pathlib import Path
-from textwrap import fill
+from textwrap import fill, shorten
 from typing import Any
 
 from sira_cli.analysis.bench.measure import BenchReport, BenchRow
 from sira_cli.cli.presets import shown_sizes
 from sira_cli.core.census import REFUSED, UNSETTLED
-from sira_cli.core.families import FAMILIES, TESTED, find_backbone, output_projections
-from sira_cli.core.passes import BIDIRECTIONAL
+from sira_cli.core.families import FAMILIES, TESTED, output_projections
 from sira_cli.demo.measure import markdown, read_figures
 from sira_cli.demo.questions import held_out
 from sira_cli.errors import UnsupportedModelError
+from sira_cli.look.claims import DOUBTED
 from sira_cli.methods import METHODS
 from sira_cli.methods.base import Ability, Method
 from sira_cli.methods.calibrated import Calibrated
@@ -31,7 +31,7 @@ from tests.support import tiny
 from tests.support.layouts import released_model
 from tools import comparison, ledger, speed, verified
 from tools.grammar import is_right
-from tools.support import doubt_table, from_json, shipped
+from tools.support import FIFTHS, shipped
 
 ROOT = Path(__file__).parent.parent
 BENCH, EXAMPLES = ROOT / "docs/bench", ROOT / "examples"
@@ -44,16 +44,15 @@ def verified_figures() -> str:
 
 
 def families_table() -> str:
-    """Return supported families by their abilities: of the released configuration, or of a tiny model."""
-    groups: dict[tuple[str, str, str], list[str]] = {}
+    """Return supported families by the methods that cannot decode them."""
+    groups: dict[tuple[str, str], list[str]] = {}
     for row in FAMILIES:
         model = released_model(row.example) or tiny.FAMILIES[row.name]().model
         preset = Preset(model=row.example)
-        again = model.config.model_type in BIDIRECTIONAL or any(each.recurrent for each in find_backbone(model).mixers)
         refused = ", ".join(f"`{name}`" for name, method in METHODS.items() if _is_refused(method, model, preset))
-        groups.setdefault((refused, "again" if again else "kept", row.note), []).append(row.name)
+        groups.setdefault((refused, row.note), []).append(row.name)
     rows = [[", ".join(names), *key] for key, names in groups.items()]
-    return _table([["families", "refused", "picture's rows", "note"], *rows])
+    return _table([["families", "refused methods", "note"], *rows])
 
 
 def families_line() -> str:
@@ -103,7 +102,8 @@ def settings_table() -> str:
     shared: dict[tuple[str, str], list[str]] = {}
     for name, method in METHODS.items():
         for setting, default in method.settings().items():
-            key = f"`{setting}={default}`".replace("None", "none"), method.all_settings()[setting].meaning
+            value = shorten(f"{default}".replace("None", "none"), 40, placeholder=" ...")
+            key = f"`{setting}={value}`", method.all_settings()[setting].meaning
             shared.setdefault(key, []).append(name)
     rows = [[", ".join(names), *key] for key, names in shared.items()]
     return _table([["`--method`", "setting, default", "meaning"], *rows])
@@ -129,8 +129,17 @@ def support_figures() -> str:
 
 
 def doubt_figures() -> str:
-    """Return the hallucination rate of object words by grounding, from the card's measurement."""
-    return _narrow(doubt_table(from_json(read_figures()["words"])))
+    """Return the hallucination rate of object words below the grounding that is to doubt, and of the others."""
+    first = FIFTHS.index(DOUBTED) + 1
+
+    def rate(rows: list[list[int]]) -> str:
+        words, wrong = map(sum, zip(*rows, strict=True))
+        return f"{100 * wrong / words:.0f} %"
+
+    words = read_figures()["words"]
+    low = " and ".join(f"{rate(row['by_doubt'][first:])} ({name})" for name, row in words.items())
+    others = " and ".join(rate(row["by_doubt"][:first]) for row in words.values())
+    return f"{low} of object words with a grounding below {DOUBTED} are hallucinated, and {others} of the others."
 
 
 COSTS = {
@@ -148,19 +157,29 @@ COSTS = {
 
 def costs_table() -> str:
     """Return the ratios of SIRA's time to greedy's, and VCD's of a request, from each record of a bench."""
-    rows = [["shape", "on", "pictures", "image tokens", "prefill", "step", "request", "`vcd`: request"]]
+    rows = [["shape", "on", "pictures", "image tokens", "prefill", "step", "text", "VCD: text"]]
     for name, title in COSTS.items():
         report = bench_report(name)
         for row in (row for row in report.rows if row.method == "sira"):
             vcd = [_request(other) for other in report.rows if (other.method, other.batch) == ("vcd", row.batch)]
-            tokens = f"{row.image_tokens:,} of {row.prompt_tokens:,}"
+            tokens = f"{100 * row.image_tokens / row.prompt_tokens:.0f} %"
             assert row.step is not None
             cells = (f"{row.prefill.ratio.median:.2f}", f"{row.step.ratio}", _request(row), *(vcd or [""]))
-            on = "GPU" if name.startswith("gpu") else report.device
+            on = "GPU" if name.startswith("gpu") else re.sub(r"\(R\)| Processor", "", report.device)
             rows.append([title, on, str(row.batch), tokens, *cells])
     gpu = bench_report("gpu-llava-1.5-7b")
     where = f"GPU: {gpu.device}, torch {gpu.torch}, transformers {gpu.transformers}."
     return f"{_table(rows)}\n\n{where} bfloat16, unless float32 is named."
+
+
+def caption_seconds() -> str:
+    """Return the seconds of a caption in batches on a GPU."""
+    report = bench_report("gpu-llava-1.5-7b-batch-8")
+    length = max(report.lengths)
+    taken = {row.method: row.requests[length].seconds.median / row.batch for row in report.rows}
+    methods = ", ".join(f"{seconds:.2f} s under `{name}`" for name, seconds in taken.items())
+    where = f"batches of {report.rows[0].batch}, LLaVA-1.5 7B's shape, {report.dtype}, {report.device}"
+    return f"A caption of {length} tokens took {methods}\n({where}; [command](bench/README.md))."
 
 
 def _request(row: BenchRow) -> str:
@@ -172,13 +191,12 @@ def gpu_conformance() -> str:
     """Return how far the fork is from Algorithm 1 on a GPU, in both precisions."""
     found = _record("gpu-conformance")
     exact, half = found["float32"], found["bfloat16"]
-    worst = max(row["difference"] for row in exact)
+    families, worst = len({row["family"] for row in exact}), max(row["difference"] for row in exact)
     ratio = max(row["difference"] / row["of_precision"] for row in half)
     return fill(
-        f"On the GPU the fork was compared with a literal Algorithm 1 on {len({row['family'] for row in exact})} tiny "
-        f"families, {len(exact)} times with their values of K. In float32 all tokens are equal and logits differ by "
-        f"{worst:.0e} at most. In bfloat16 the fork is at most {ratio:.2f} times as far from float32 as Algorithm 1 in "
-        "bfloat16 is.",
+        f"On the GPU the fork was compared {len(exact)} times, on {families} tiny families, with a literal Algorithm "
+        f"1. In float32 all tokens are equal and logits differ by {worst:.0e} at most; in bfloat16 the fork is "
+        f"{ratio:.2f} times as far from float32 as Algorithm 1 at most.",
         WIDTH,
     )
 
@@ -193,9 +211,9 @@ def methods_figures() -> str:
     return _narrow(comparison.Comparison.shipped().tables(), without="CHAIRs")
 
 
-def ledger_table() -> str:
+def ledger_cost() -> str:
     """Return the cost of resuming with a file of a million records."""
-    return _narrow(ledger.table(_record("ledger")))
+    return fill(ledger.sentences(_record("ledger")), WIDTH)
 
 
 def second_look_cost() -> str:
@@ -280,9 +298,7 @@ def cost() -> str:
 
     gpus = [name for name in COSTS if name.startswith("gpu")]
     text = (
-        f"**Little extra time.** In bfloat16 a decoding step takes {steps(STEPS)} times greedy's on CPUs (Qwen2.5-VL "
-        f"3B's shape, 2 threads), and {steps(gpus)} on {bench_report(gpus[0]).device} (shapes of 7B to 26B), which "
-        "waits for Python. The paper reports 1.4 to 1.5 for a whole text "
-        "([cost](docs/results.md#time))."
+        f"**Little extra time.** A decoding step takes {steps(STEPS)} times greedy's on CPUs and {steps(gpus)} times "
+        f"on {bench_report(gpus[0]).device}: random weights in shapes of real models ([cost](docs/results.md#time))."
     )
     return fill(text, 120, initial_indent="- ", subsequent_indent="  ", break_on_hyphens=False, break_long_words=False)

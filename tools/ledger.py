@@ -21,7 +21,6 @@ from pathlib import Path
 from typing import Any
 
 from sira_cli.analysis import compare as comparing
-from sira_cli.demo.measure import markdown
 from sira_cli.demo.scenes import OBJECTS
 from sira_cli.run.ledger import Ledger
 
@@ -108,14 +107,14 @@ def measure(records: int, folder: Path, like: Record) -> Record:
     return {"schema": "sira.ledger/1", "records": records, "file_bytes": size, "device": device, "phases": phases}
 
 
-def table(report: Record) -> str:
-    """Return the report in Markdown."""
-    rows = [
-        [f"{report['records']:,} records of {report['file_bytes'] / report['records']:.0f} bytes", "seconds", "memory"]
-    ]
-    for each in report["phases"]:
-        rows.append([each["name"], f"{each['seconds']:.1f}", f"{each['peak_bytes'] / 1e6:.0f} MB"])
-    return f"{markdown(rows)}\n\nProcessor time on {report['device']}; most memory so far, on top of the program's own."
+def sentences(report: Record) -> str:
+    """Return the report in two sentences."""
+    phases = ", ".join(f"{each['name']} in {each['seconds']:.1f} s" for each in report["phases"])
+    most = max(each["peak_bytes"] for each in report["phases"]) / 1e6
+    return (
+        f"A file of {report['records']:,} records of {report['file_bytes'] / report['records']:.0f} bytes is {phases}: "
+        f"processor time on {report['device']}. It takes {most:.0f} MB of memory at most."
+    )
 
 
 def _memory(field: str) -> int:
@@ -137,7 +136,7 @@ def main() -> None:
         report = measure(given.records, Path(folder), like)
     if given.output is not None:
         given.output.write_text(json.dumps(report, indent=1) + "\n", encoding="utf-8")
-    print(table(report))
+    print(sentences(report))
 
 
 if __name__ == "__main__":

@@ -119,7 +119,7 @@ def _figures(named: Sequence[Mention], scenes: int) -> dict[str, Any]:
     }
 
 
-FIFTHS = (0.8, 0.6, 0.4, 0.2)  # groundings between rows of the table
+FIFTHS = (0.8, 0.6, 0.4, 0.2)  # groundings between degrees of doubt
 OF_WORDS = ("grounding", "delta", "probability")  # the last, of the full stream alone, is the baseline
 
 
@@ -163,17 +163,6 @@ def words_table(found: dict[str, dict[str, Any]]) -> str:
         rows.append(
             [name, str(row["words"]), str(row["hallucinated"]), *(f"{row[score] or '-'}" for score in OF_WORDS)]
         )
-    return markdown(rows)
-
-
-def doubt_table(found: dict[str, dict[str, Any]]) -> str:
-    """Return in Markdown the hallucination rate of object words by grounding."""
-    rows = [["grounding", *(cell for name in found for cell in (f"words of {name}", "hallucinated"))]]
-    edges = [1.0, *FIFTHS, 0.0]
-    for degree in reversed(range(len(FIFTHS) + 1)):
-        counts = [row["by_doubt"][degree] for row in found.values()]
-        shares = ((str(words), f"{100 * wrong / words:.0f} %" if words else "-") for words, wrong in counts)
-        rows.append([f"{edges[degree + 1]:g} to {edges[degree]:g}", *(cell for pair in shares for cell in pair)])
     return markdown(rows)
 
 
