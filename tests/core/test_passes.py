@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-from types import SimpleNamespace
 
 import pytest
 import torch
@@ -16,25 +15,16 @@ from sira_cli.core.fork import attach
 from sira_cli.core.passes import BIDIRECTIONAL, TAILS_AT_ONCE, ImagePrefix, next_token, score
 from sira_cli.errors import AttachError, ImageTokenError, SettingsError, UnsupportedModelError
 from tests.support import census, tiny
-from tests.support.decoding import case_of
+from tests.support.decoding import case_of, family_prompts, llava_prompts
 from tests.support.helpers import equal_streams, hooks, left_pad
-from tests.support.prompts import family_prompts, llava_prompts
 
 # --- forced texts
 
 TEXT = [11, 57, 33, 7, 42]
 
 
-@torch.no_grad()
-def slow(case: tiny.Tiny, k: int, text: list[int]) -> SimpleNamespace:
-    """`[N, V]` of each stream, the whole sequence again for every token."""
-    inputs, image, full, cf = dict(case.inputs), case.image, [], []
-    for token in text:
-        full.append(case.model(**inputs, use_cache=False).logits[0, -1].float())
-        cf.append(reference.counterfactual(case.model, inputs, image, k))
-        inputs = reference.extend(inputs, token, case.grown)
-        image = F.pad(image, (0, 1), value=False)
-    return SimpleNamespace(full=torch.stack(full), cf=torch.stack(cf))
+def slow(case: tiny.Tiny, k: int, text: list[int]) -> reference.Reference:
+    return reference.decode(case, k, 0.5, len(text), follow=text)
 
 
 @pytest.mark.parametrize("rows", [2, 16])
@@ -53,8 +43,7 @@ def test_texts_of_several_lengths_in_a_batch(name: str):
     steps = list(score(case.model, SiraConfig(k=3), left_pad([case.inputs] * 3), texts))
     assert len(steps) == len(TEXT)
     for row, text in enumerate(texts):
-        own = [SimpleNamespace(full=s.full[row : row + 1], cf=s.cf[row : row + 1]) for s in steps[-len(text) :]]
-        equal_streams(own, slow(case, 3, text))
+        equal_streams(steps[-len(text) :], slow(case, 3, text), row=row)
 
 
 @pytest.mark.parametrize("cap", [None, 2.0])
@@ -83,10 +72,8 @@ def test_what_cannot_be_forced_is_refused(llava: tiny.Tiny):
 
 # --- every K from one prefill
 
-KINDS = [k for k in ("llama4", "mistral4", "granite4_vision", "ernie4_5_vl_moe", "dots3_note") if k in census.HERE]
 
-
-@pytest.mark.parametrize("name", [*tiny.REPRESENTATIVES, *KINDS, "chameleon"])  # whose layers return a tuple
+@pytest.mark.parametrize("name", [*tiny.REPRESENTATIVES, *census.KINDS, "chameleon"])  # whose layers return a tuple
 def test_every_k_equals_algorithm_1(name: str):
     case = case_of(name)
     full, cf = next_token(case.model, SiraConfig(), case.inputs, case.boundaries)
@@ -150,7 +137,7 @@ def prefix_of(case: tiny.Tiny) -> ImagePrefix:
     return ImagePrefix(case.model, case.inputs, int(case.image[0].nonzero().max()) + 1)
 
 
-@pytest.mark.parametrize("name", [*CAUSAL, *(kind for kind in KINDS if kind in ("llama4", "mistral4", "dots3_note"))])
+@pytest.mark.parametrize("name", [*CAUSAL, *sorted({"llama4", "mistral4", "dots3_note"} & census.HERE)])
 def test_tails_of_all_lengths_equal_whole_prompts(name: str):
     """A recurrent state that several texts go on from is copied for each, and positions that a model keeps stay."""
     case = case_of(name)

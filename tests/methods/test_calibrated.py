@@ -4,24 +4,20 @@ from __future__ import annotations
 
 import json
 import math
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
-from torch import nn
-from torch.nn import functional as F
 
 from sira_cli import attach
 from sira_cli.errors import DataError, SettingsError, UnsupportedModelError
 from sira_cli.methods.calibrated import Calibration, Origin
-from sira_cli.methods.ict import SHARE, Ict, slices_of
+from sira_cli.methods.ict import Ict, slices_of
 from sira_cli.methods.maskcd import MASS, MaskCd, usual_threshold, z_scores
 from sira_cli.models.presets import SHIPPED_CALIBRATIONS
 from sira_cli.run.lvlm import load
 from tests.support import reference_methods as slow
 from tests.support import tiny
-from tests.support.calibrations import strong
 from tests.support.decoding import attached, case_of, decoded
 from tests.support.helpers import generate, hooks
 from tests.support.runs import key_of
@@ -68,7 +64,7 @@ def test_the_number_of_slices_is_the_authors_share(layers, slices, expected):
     accuracy = torch.rand(layers, slices, generator=torch.Generator().manual_seed(0))
     given = {"image.direction": torch.ones(layers, slices, 32), "image.spread": torch.ones(layers, slices)}
     added = Ict().vectors({**given, "image.accuracy": accuracy}, layers, slices)
-    assert int(added.view(-1, 32).any(dim=1).sum()) == expected == max(1, round(SHARE * layers * slices))
+    assert int(added.view(-1, 32).any(dim=1).sum()) == expected
 
 
 @pytest.mark.parametrize(
@@ -94,57 +90,16 @@ def test_a_calibration_of_ict_that_does_not_fit_is_refused(method, given, shape,
     assert hooks(case.model) == before
 
 
-@pytest.mark.parametrize("name", ["LLaVA-1.5", "Qwen2.5-VL", "Gemma 3", "Pixtral (LLaVA)"])
-def test_only_the_last_position_changes_in_every_pass(name: str):
-    """What o_proj gives, less what its weights make of its input: the vector in the last row, nothing elsewhere.
-
-    Some towers have an `o_proj`, too, which is left alone.
-    """
-    case = case_of(name)
-    vectors = Ict(slices=12).vectors(strong(Ict(), case.model), 6, 2)
-    passes: list[list[torch.Tensor]] = [[] for _ in range(6)]
-
-    def record(layer: int):
-        def hook(module: nn.Module, args, output):
-            passes[layer].append(output - F.linear(args[0], module.weight, module.bias))
-
-        return hook
-
-    with attached(Ict(slices=12), case):
-        tower = [each for part, each in case.model.named_modules() if "vision" in part and part.endswith("o_proj")]
-        assert not any(each._forward_hooks for each in tower)
-        projections = [layer.self_attn.o_proj for layer in case.model.get_decoder().layers]
-        handles = [each.register_forward_hook(record(number)) for number, each in enumerate(projections)]
-        try:
-            generate(case.model, case.inputs)
-        finally:
-            for handle in handles:
-                handle.remove()
-    assert tower or "Pixtral" not in name
-    for vector, added in zip(vectors, passes, strict=True):
-        assert bool(vector.all())
-        assert [rows.shape[1] for rows in added] == [case.image.shape[1], 1, 1, 1, 1, 1]
-        for rows in added:
-            torch.testing.assert_close(rows[0, -1], vector, atol=1e-4, rtol=1e-4)
-            assert not rows[0, :-1].any()
-
-
 def test_the_vectors_follow_the_precision_of_the_layers():
     case = tiny.llava()
     half = Tiny(case.model.bfloat16(), {**case.inputs, "pixel_values": case.inputs["pixel_values"].bfloat16()})
     assert decoded(Ict(), half)[0].shape == (1, 6)
 
 
-@pytest.mark.parametrize(
-    ("settings", "message"), [({"use_cache": False}, "leave use_cache on"), ({"prefill_chunk_size": 8}, "chunked")]
-)
-def test_what_would_change_other_positions_is_refused(settings, message):
-    case = case_of("LLaVA-1.5")
-    plain, before = generate(case.model, case.inputs), hooks(case.model)
-    with pytest.raises(UnsupportedModelError, match=message):
-        decoded(Ict(), case, **settings)
-    assert hooks(case.model) == before
-    assert torch.equal(generate(case.model, case.inputs), plain)
+def test_a_prompt_in_pieces_is_refused():
+    """Positions that are the last of a piece only would change."""
+    with pytest.raises(UnsupportedModelError, match="chunked"):
+        decoded(Ict(), case_of("LLaVA-1.5"), prefill_chunk_size=8)
 
 
 # --- maskcd
@@ -163,17 +118,6 @@ def written(folder: Path, mass: object, **settings) -> MaskCd:
     path = folder / "maskcd.safetensors"
     Calibration(Origin("maskcd", "tiny", "r", {}, "0"), {MASS: torch.as_tensor(mass)}).write(path)
     return MaskCd(calibration=str(path), **settings)
-
-
-@pytest.mark.parametrize("threshold", [0.0, 0.7, 0.99, 1.2, 1.7])
-def test_image_heads_stand_out_in_their_layer(tmp_path, threshold):
-    for mass in (UNEVEN, [row[::-1] for row in UNEVEN]):  # a changed file counts at once
-        expected = []
-        for row in mass:
-            mean = sum(row) / len(row)
-            spread = math.sqrt(sum((value - mean) ** 2 for value in row) / len(row))
-            expected.append([spread > 1e-6 and (value - mean) / spread > threshold for value in row])
-        assert written(tmp_path, mass, threshold=threshold).image_heads().tolist() == expected
 
 
 def test_z_scores_and_the_usual_threshold_by_hand():
@@ -207,32 +151,6 @@ def test_several_heads_and_layers_without_one_equal_the_reference(tmp_path, name
     torch.testing.assert_close(scores[:, 0], expected.scores, atol=1e-4, rtol=1e-5)
 
 
-def test_heads_are_silent_in_the_second_pass_only_and_hooks_go_also_after_an_error(tmp_path, monkeypatch):
-    case = case_of("LLaVA-1.5")
-    generate(case.model, case.inputs)  # transformers puts hooks of its own on a model that runs for the first time
-    before, seen, broken = hooks(case.model), [], []
-    projection = case.model.get_decoder().layers[1].self_attn.o_proj  # head 1 is its image head
-    original = projection.forward
-
-    def watched(hidden):
-        zeros = (hidden[..., 16:32] == 0).all(), (hidden[..., :16] == 0).any(), (hidden[..., 32:] == 0).any()
-        seen.append((hooks(projection), *map(bool, zeros)))
-        if broken and hooks(projection):
-            raise ZeroDivisionError
-        return original(hidden)
-
-    monkeypatch.setattr(projection, "forward", watched)
-    with attached(written(tmp_path, UNEVEN, threshold=1.2), case):
-        generate(case.model, case.inputs)
-        assert hooks(projection) == 0
-        assert seen == [(0, False, False, False), (1, True, False, False)] * 6
-        broken.append(True)
-        with pytest.raises(ZeroDivisionError):
-            generate(case.model, case.inputs)
-        assert hooks(projection) == 0
-    assert hooks(case.model) == before
-
-
 def test_a_calibration_of_another_model_is_refused(tmp_path):
     case = case_of("LLaVA-1.5")
     for mass, shape in (([[0.1] * 3 + [0.9]] * 5, "5 x 4"), ([[0.1] * 7 + [0.9]] * 6, "6 x 8")):
@@ -247,14 +165,12 @@ def test_a_calibration_of_another_model_is_refused(tmp_path):
 
 
 def test_records_and_keys_hold_the_threshold_in_force(sira, tmp_path):
-    shipped = next((SHIPPED_CALIBRATIONS / "maskcd").glob("*.safetensors"))
-    lvlm = load("demo", method="maskcd", max_new_tokens=4)
-    threshold = 2.5 * math.sqrt(3 / 31)
+    lvlm, threshold = load("demo", method="maskcd", max_new_tokens=4), 2.5 * math.sqrt(3 / 31)
     held = lvlm.caption(EXAMPLE).method_settings
     assert held["threshold"] == pytest.approx(threshold)
     assert held["calibration"].startswith("sha256:")
     copy = tmp_path / "copy.safetensors"
-    copy.write_bytes(shipped.read_bytes())
+    copy.write_bytes(next((SHIPPED_CALIBRATIONS / "maskcd").glob("*.safetensors")).read_bytes())
 
     def key(**settings):
         return key_of(load("demo", method="maskcd", **settings), "caption", "a", "b", "c")
@@ -267,12 +183,9 @@ def test_records_and_keys_hold_the_threshold_in_force(sira, tmp_path):
     assert code == 2
     assert "the largest is 1.5" in err
     # The shipped calibration silences some heads, and says what it is from.
-    method = lvlm.decoder
-    assert 0 < int(method.image_heads().sum()) < method.image_heads().numel() / 2
-    origin = method.read().origin
+    heads, origin = lvlm.decoder.image_heads(), lvlm.decoder.read().origin
+    assert 0 < int(heads.sum()) < heads.numel() / 2
     assert (origin.kind, origin.model, origin.revision) == ("maskcd", "bundled", lvlm.revision)
-    assert origin.made_from["pictures"] == 32
-    assert replace(method, threshold=0.0).image_heads().sum() > method.image_heads().sum()
 
 
 def test_attach_takes_a_calibration_and_one_s_own_inputs(tmp_path):

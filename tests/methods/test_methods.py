@@ -6,13 +6,11 @@ the batch's first row; logits processors are skipped; unknown settings vanish. O
 
 from __future__ import annotations
 
-import pickle
 from typing import Any
 
 import pytest
 import torch
 
-from sira_cli.core import fork
 from sira_cli.core.arguments import CACHE
 from sira_cli.core.config import SiraConfig
 from sira_cli.core.fork import attach
@@ -20,25 +18,12 @@ from sira_cli.errors import AttachError, SettingsError, UnsupportedModelError
 from sira_cli.methods import METHODS
 from sira_cli.methods.base import Method, TwoPasses
 from sira_cli.methods.dola import Dola
-from sira_cli.methods.flb import Flb
-from sira_cli.methods.greedy_apc import GreedyApc
-from sira_cli.methods.icd import Icd
-from sira_cli.methods.ict import Ict
-from sira_cli.methods.m3id import M3id
-from sira_cli.methods.maskcd import MASS, MaskCd
-from sira_cli.methods.opera import Opera
-from sira_cli.methods.pai import Pai
+from sira_cli.methods.maskcd import MASS
 from sira_cli.methods.sid import Sid, SidAsPublished
-from sira_cli.methods.sid_fork import SidFork
-from sira_cli.methods.text_only import TextOnly
-from sira_cli.methods.vcd import Vcd
-from sira_cli.methods.vista import Vista
 from tests.support import reference_methods as slow
 from tests.support import tiny
-from tests.support.calibrations import strong
-from tests.support.decoding import attached, branch_of, case_of, decoded, with_role
+from tests.support.decoding import attached, branch_of, case_of, decoded, family_prompts, strong, with_role
 from tests.support.helpers import generate, hooks, left_pad
-from tests.support.prompts import family_prompts
 from tests.support.reference_methods import Texts
 from tests.support.tiny import Tiny
 
@@ -46,54 +31,50 @@ FAMILIES = ["LLaVA-1.5", "Qwen2.5-VL", "InternVL", "Gemma 3", "PaliGemma"]  # th
 
 
 def expected_of(method: Method, case: Tiny, **settings: Any) -> Texts:
-    """The slow reference of a method with its defaults."""
-    if isinstance(method, Sid):
-        return slow.sid(case, method.visible or 0, **settings)[0]
-    if isinstance(method, Dola):
+    """The slow reference of a method with its defaults (tests/support/reference_methods.py)."""
+    name, branch = method.name, None
+    if name == "sid":
+        return slow.sid(case, method.visible, **settings)[0]
+    if name == "dola":
         low = [2] if getattr(case.model.config, "tie_word_embeddings", False) else [0, 2]
         return slow.dola(case, [3, 5] if method.bucket == "high" else low, **settings)
-    if isinstance(method, Ict):
-        vectors = slow.ict_vectors(strong(method, case.model), tiny.LAYERS, 8.0, 1, ("image", "object"))
-        return slow.ict(case, vectors, **settings)
-    if isinstance(method, MaskCd):
+    if name == "ict":
+        return slow.ict(case, strong(method, case.model), **settings)
+    if name == "maskcd":
         return slow.maskcd(case, strong(method, case.model)[MASS].tolist(), 0.7, **settings)
-    if isinstance(method, GreedyApc):
-        return slow.decode(case, None, lambda z, other, step: slow.cut(z, z, 0.1), **settings)
-    if isinstance(method, TextOnly):
-        return slow.decode(case, slow.text_only(case), lambda z, other, step: 1.5 * z - 0.5 * other, **settings)
-    if isinstance(method, M3id):
-        return slow.decode(case, slow.text_only(case), slow.m3id_rule, **settings)
-    if isinstance(method, Pai):
-        return slow.pai(case, **settings)
-    if isinstance(method, Vista):
-        return slow.vista(case, **settings)
-    if isinstance(method, Flb):
-        return slow.decode(case, None, slow.flb_rule(0.3, 0.05, 0.1), **settings)
-    assert isinstance(method, TwoPasses), f"{method.name}: write a slow version in tests/support/reference_methods.py"
-    branch = branch_of(method, case)  # the noise has tests of its own
-    return slow.decode(case, branch, slow.vcd_rule(1.0, 0.1), **settings)
+    if name in ("pai", "vista"):
+        return getattr(slow, name)(case, **settings)
+    if name in ("text-only", "m3id"):
+        branch = slow.text_only(case)
+    elif name in ("vcd", "icd"):
+        branch = branch_of(method, case)  # the noise has tests of its own
+    rules = {"flb": slow.flb_rule(0.3, 0.05, 0.1), "greedy+apc": lambda z, other, step: slow.cut(z, z, 0.1)}
+    rules |= {"text-only": lambda z, other, step: 1.5 * z - 0.5 * other, "m3id": slow.m3id_rule}
+    rules |= dict.fromkeys(("vcd", "icd"), slow.vcd_rule(1.0, 0.1))
+    return slow.decode(case, branch, rules[name], **settings)
 
 
 def refusal(method: Method, name: str) -> str:
     """Return why a method refuses a family; nothing if it does not."""
-    if isinstance(method, Ict | MaskCd) and name not in tiny.WITH_HEADS:
+    if method.name in ("ict", "maskcd") and name not in tiny.WITH_HEADS:
         return "no `o_proj` to hook"
-    if isinstance(method, Pai | Sid | Opera) and name not in tiny.COLUMNS:
+    if method.name in ("pai", "sid", "opera") and name not in tiny.COLUMNS:
         return f"cannot be used with method {method.name}: every layer must have keys and values of its own"
-    if isinstance(method, Vista) and name == "LFM2-VL":
+    if method.name == "vista" and name == "LFM2-VL":
         return "some layers have no `mlp`"
-    return {"Qwen3-VL": "DeepStack", "Gemma 3": "sliding window"}.get(name, "") if isinstance(method, Sid) else ""
+    return {"Qwen3-VL": "DeepStack", "Gemma 3": "sliding window"}.get(name, "") if method.name == "sid" else ""
 
 
-SID = Sid(visible=3)
+SID, HIGH = Sid(visible=3), Dola(bucket="high")
 OTHERS = [method for name, method in METHODS.items() if name not in ("sira", "greedy", "sid", "opera")] + [SID]
-EACH = [*OTHERS, Dola(bucket="high")]
-each_method = pytest.mark.parametrize("method", EACH, ids=lambda m: getattr(m, "bucket", None) or m.name)
+EACH = [*OTHERS, HIGH]
+each_method = pytest.mark.parametrize("method", EACH, ids=lambda m: "high" if m is HIGH else m.name)
 each_branch = pytest.mark.parametrize("method", [m for m in OTHERS if isinstance(m, TwoPasses)], ids=lambda m: m.name)
-
+TEXT_ONLY = METHODS["text-only"]
 
 FOLLOWED = [(m, name) for m in EACH for name in tiny.REPRESENTATIVES if not refusal(m, name)]
 FOLLOWED += [(SID, "InternVL"), (SID, "Gemma 4"), (SID, "PaliGemma 2")]
+FOLLOWED += [(METHODS["ict"], "Pixtral (LLaVA)")]  # whose tower has an `o_proj`, too
 
 
 @pytest.mark.parametrize(("method", "name"), FOLLOWED, ids=lambda each: getattr(each, "name", each))
@@ -105,7 +86,7 @@ def test_equals_its_reference(method: Method, name: str):
     torch.testing.assert_close(scores[:, 0], expected.scores, atol=2e-4 if method is SID else 1e-4, rtol=1e-5)
 
 
-REFUSED = [(m, name) for m in (*OTHERS, Opera()) for name in tiny.FAMILIES if refusal(m, name)]
+REFUSED = [(m, name) for m in (*OTHERS, METHODS["opera"]) for name in tiny.FAMILIES if refusal(m, name)]
 
 
 @pytest.mark.parametrize(("method", "name"), REFUSED, ids=lambda each: getattr(each, "name", each))
@@ -115,27 +96,15 @@ def test_families_that_a_method_cannot_follow_are_refused(method: Method, name: 
         method.check_model(model, SiraConfig())
 
 
-@pytest.mark.parametrize("name", tiny.REPRESENTATIVES)
-def test_text_only_equals_a_text_stack_that_never_met_an_image(name: str):
-    """m3id shares its branch; this one shares neither the branch nor the model's positions and masks."""
-    case = case_of(name)
-    expected = slow.without_eyes(case, 0.5)
-    tokens, scores = decoded(TextOnly(), case)
-    assert tokens[0].tolist() == expected.tokens
-    torch.testing.assert_close(scores[:, 0], expected.scores, atol=1e-4, rtol=1e-5)
-
-
-def test_methods_travel_to_other_processes():
-    assert pickle.loads(pickle.dumps(METHODS)) == METHODS
-
-
-POWERLESS = [TextOnly(0.0), Vcd(0.0), Icd(0.0), M3id(0.0), GreedyApc(), Ict(strength=0.0), MaskCd(alpha=0.0)]
-POWERLESS += [Vista(strength=0.0, mix=0.0), Pai(raised=0.0, gamma=1.0), Flb(gamma=0.0), Sid(0.0, visible=3)]
+POWERLESS = {name: {"alpha": 0.0} for name in ("text-only", "vcd", "icd", "m3id", "maskcd")}
+POWERLESS |= {"greedy+apc": {}, "ict": {"strength": 0.0}, "vista": {"strength": 0.0, "mix": 0.0}}
+POWERLESS |= {"pai": {"raised": 0.0, "gamma": 1.0}, "flb": {"gamma": 0.0}, "sid": {"alpha": 0.0, "visible": 3}}
 
 
 @pytest.mark.parametrize("name", FAMILIES)
-@pytest.mark.parametrize("method", POWERLESS, ids=lambda m: m.name)
-def test_without_strength_it_is_greedy(method: Method, name: str):
+@pytest.mark.parametrize("powerless", POWERLESS)
+def test_without_strength_it_is_greedy(powerless: str, name: str):
+    method = METHODS[powerless].with_values(**POWERLESS[powerless])
     if not refusal(method, name):
         case = case_of(name)
         assert torch.equal(decoded(method, case)[0], generate(case.model, case.inputs))
@@ -153,7 +122,7 @@ def test_a_left_padded_batch_equals_its_single_runs(method: Method, name: str):
         del singles[2]
     together = Tiny(model, left_pad([single.inputs for single in singles]))
     branch = None
-    if isinstance(method, Icd):
+    if method.name == "icd":
         branch = left_pad([with_role(single.inputs) for single in singles])
     tokens, scores = decoded(method, together, branch=branch)
     for row, single in enumerate(singles):
@@ -170,9 +139,12 @@ def test_logits_processors_get_what_the_rule_gave(method: Method, name: str):
     assert decoded(method, case, repetition_penalty=1.7)[0][0].tolist() == expected.tokens
 
 
+NEEDS_CACHE = {"flb": "leave out use_cache", "sid": "leave out use_cache", "ict": "leave use_cache on"}
+
+
 @each_method
 def test_sampling_draws_from_the_scores_and_a_seed_repeats_it(method: Method):
-    """Methods without a branch take beams and several sequences; those with one refuse them, and no cache."""
+    """Methods without a branch take beams and several sequences; those with one refuse them, and some no cache."""
     case = case_of("LLaVA-1.5")
     settings = {"do_sample": True, "temperature": 2.0, "top_k": 0, "max_new_tokens": 8}
     drawn = []
@@ -183,13 +155,17 @@ def test_sampling_draws_from_the_scores_and_a_seed_repeats_it(method: Method):
         assert all(score[0, token].isfinite() for score, token in zip(scores, drawn[-1], strict=True))
     assert drawn[0] == drawn[1]
     assert drawn[0] != drawn[2]
+    before = hooks(case.model)
     for more in ({"num_beams": 2}, {"do_sample": True, "num_return_sequences": 2}, {"use_cache": False}):
-        if isinstance(method, TwoPasses):
-            message = "beams, several returned sequences, use_cache=False"
+        message = "beams, several returned sequences, use_cache=False" if isinstance(method, TwoPasses) else ""
+        if "use_cache" in more and method.name in NEEDS_CACHE:
+            message = NEEDS_CACHE[method.name]
+        if message:
             with pytest.raises(UnsupportedModelError, match=message):
                 decoded(method, case, **more)
-        elif not isinstance(method, Flb | Vista) and "use_cache" not in more:
+        elif method.name != "flb" and "use_cache" not in more:
             assert len(decoded(method, case, **more)[0]) == more.get("num_return_sequences", 1)
+    assert hooks(case.model) == before
 
 
 @each_method
@@ -233,25 +209,16 @@ def test_a_branch_leaves_the_model_as_it_was(method: TwoPasses):
 
 def test_other_branches_prompts_and_caches_are_refused():
     case = case_of("LLaVA-1.5")
-    with pytest.raises(SettingsError, match=r"`Lvlm\.prepare` makes them"), attached(Vcd(), case, branch={"x": 1}):
-        pass
+    with pytest.raises(SettingsError, match=r"`Lvlm\.prepare` makes them"):
+        decoded(METHODS["vcd"], case, branch={"x": 1})
     other = {**case.inputs, "input_ids": case.inputs["input_ids"].clone()}
     other["input_ids"][0, -1] = 7
     cache = case.model(**case.inputs)[CACHE]
-    with attached(TextOnly(), case):
+    with attached(TEXT_ONLY, case):
         with pytest.raises(UnsupportedModelError, match="not the"):
             generate(case.model, other)
         with pytest.raises(AttachError, match="filled outside"):
             case.model(input_ids=torch.tensor([[5]]), **{CACHE: cache})
-
-
-@pytest.mark.parametrize(("method", "message"), [(Flb(), "leave out use_cache"), (SID, "leave out use_cache")])
-def test_what_needs_a_cache_refuses_to_run_without_one(method: Method, message: str):
-    case = case_of("LLaVA-1.5")
-    before = hooks(case.model)
-    with pytest.raises(UnsupportedModelError, match=message), attached(method, case):
-        generate(case.model, case.inputs, use_cache=False)
-    assert hooks(case.model) == before
 
 
 # --- dola
@@ -269,43 +236,17 @@ def test_what_needs_a_cache_refuses_to_run_without_one(method: Method, message: 
 )
 def test_candidates_of_dola(layers, tied, low, high):
     assert Dola().candidates(layers, tied) == list(low)
-    assert Dola(bucket="high").candidates(layers, tied) == list(high)
+    assert HIGH.candidates(layers, tied) == list(high)
     with pytest.raises(SettingsError, match="3 layers are too few for the bucket 'low': use high"):
         Dola().candidates(3, tied=True)
-
-
-def test_dola_picks_a_layer_for_each_row():
-    """The published code takes one layer for the whole batch."""
-    log_p = torch.tensor([[0.7, 0.2, 0.1], [0.1, 0.2, 0.7]]).log()
-    near, far = [0.6, 0.3, 0.1], [0.05, 0.05, 0.9]
-    log_q = torch.tensor([[near, near], [far, far]]).log()  # [C, B, V]
-    scores = Dola(relative_top=0.01).rule(log_p, log_q)
-    torch.testing.assert_close(scores, log_p - torch.tensor([far, near]).log())
 
 
 # --- sid
 
 
-def test_sid_chooses_anew_at_each_step_and_holds_every_row_twice():
-    case = case_of("LLaVA-1.5")
-    assert len(set(map(frozenset, slow.sid(case, 3)[1]))) > 1  # else a choice fixed at the prompt would pass too
-    with attached(SID, case):
-        output = case.model.generate(**case.inputs, max_new_tokens=4, return_dict_in_generate=True, do_sample=False)
-    rows = case.image.shape[1] + 3
-    assert [layer.keys.shape[-2] for layer in output[CACHE].layers] == [rows] * tiny.LAYERS
-    assert [layer.cf.keys.shape[-2] for layer in output[CACHE].layers[2:]] == [rows] * (tiny.LAYERS - 2)
-
-
-@pytest.mark.parametrize("name", ["LLaVA-1.5", "Qwen2.5-VL", "PaliGemma"])
-def test_a_stream_of_sid_that_sees_all_image_tokens_is_the_full_one(name: str):
-    case, steps = case_of(name), []
-    own = SidFork(case.model, SiraConfig(beta=0.1), lambda tokens: tokens)
-    own._on_step = steps.append
-    with fork.attached(own):
-        tokens = generate(case.model, case.inputs)
-    assert torch.equal(tokens, decoded(GreedyApc(), case)[0])
-    for step in steps:
-        torch.testing.assert_close(step.cf, step.full, atol=1e-4, rtol=1e-5)
+def test_sid_chooses_anew_at_each_step():
+    """Else a choice that is fixed at the prompt would equal the reference, too."""
+    assert len(set(map(frozenset, slow.sid(case_of("LLaVA-1.5"), 3)[1]))) > 1
 
 
 def test_how_many_tokens_are_visible():
@@ -332,12 +273,3 @@ def test_each_picture_of_a_batch_shows_a_share_of_its_own_tokens():
         expected, _ = slow.sid(single, count)
         assert tokens[row].tolist() == expected.tokens
         torch.testing.assert_close(scores[:, row], expected.scores, atol=2e-4, rtol=1e-5)
-
-
-@pytest.mark.parametrize("visible", [16, 1000])
-def test_a_stream_that_would_see_all_image_tokens_is_refused(visible: int):
-    case = case_of("LLaVA-1.5")
-    message = f"leaves {visible} image tokens visible, but this picture has 16: .* Set visible below 16"
-    with pytest.raises(SettingsError, match=message):
-        decoded(Sid(visible=visible), case)
-    assert decoded(Sid(visible=15), case)[0].shape == (1, 6)

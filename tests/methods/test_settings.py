@@ -1,52 +1,42 @@
-"""Settings of methods: declared once, checked everywhere, given by --set and by presets."""
+"""Settings of methods: declared once, checked everywhere, given by --set and by presets; some follow from the task."""
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import math
 from pathlib import Path
 
+import numpy as np
 import pytest
+from PIL import Image
 
-from sira_cli.errors import SettingsError
+from sira_cli import load
+from sira_cli.analysis.drift import measure_drift
+from sira_cli.errors import PictureError, SettingsError, UnsupportedModelError
 from sira_cli.methods import METHODS
-from sira_cli.methods.base import Method
-from sira_cli.methods.settings import Setting, setting
+from sira_cli.methods.dola import Dola
+from sira_cli.methods.settings import Setting
 from sira_cli.models import presets
+from sira_cli.pictures.sources import as_picture
+from tests.support.helpers import mostly_slow
+from tests.support.runs import key_of
 
-PICTURE = sorted(Path(__file__).parents[2].glob("examples/*.png"))[0]
+EXAMPLES = sorted(Path(__file__).parents[2].glob("examples/*.png"))
 SHIPPED = Path(__file__).parents[2] / "presets" / "demo.yaml"
+QUESTION = "Is there a dog in the image?"
 SHORT = ("--preset", "demo", "--max-new-tokens", 4, "--json")
-OWN = [(name, key) for name, method in METHODS.items() for key in method.own_settings()]
 
 
 @pytest.fixture
 def record(sira):
-    """Caption one picture; return the record."""
+    """Caption one picture, or ask about it; return the record."""
 
-    def caption(*options: object) -> dict:
-        code, out, err = sira("caption", PICTURE, *SHORT, *options)
+    def decode(*options: object, ask: bool = False) -> dict:
+        code, out, err = sira(*(("ask", EXAMPLES[0], QUESTION) if ask else ("caption", EXAMPLES[0])), *SHORT, *options)
         assert code == 0, err
-        return json.loads(out)
+        return json.loads(out) | {"duration_ms": 0}
 
-    return caption
-
-
-@pytest.fixture
-def refused(sira, monkeypatch):
-    """The message of a command line that is refused before any model is loaded."""
-    monkeypatch.setattr("sira_cli.run.lvlm.load", None)
-
-    def message(*options: object) -> str:
-        code, out, err = sira("caption", PICTURE, *SHORT, *options)
-        assert (code, out) == (2, "")
-        return err.removeprefix("sira: ").strip()
-
-    return message
-
-
-# --- declarations
+    return decode
 
 
 @pytest.mark.parametrize(
@@ -68,56 +58,128 @@ def test_a_value_is_checked_against_the_declaration(declared, good, bad):
             declared.check("it", value)
 
 
-def test_text_becomes_a_value_of_the_declared_type():
-    whole, share, word = Setting(int, "", low=0, optional=True), Setting(float, ""), Setting(str, "")
-    assert [whole.parse("n", text) for text in ("7", " 7 ", "none", "None")] == [7, 7, None, None]
-    assert [share.parse("n", text) for text in ("7", "1e-2")] == [7.0, 0.01]
-    assert word.parse("n", " none = 1 ") == " none = 1 "
-    with pytest.raises(SettingsError, match=r"--set n=7\.5: expected a whole number from 0, or none"):
-        whole.parse("n", "7.5")
-    with pytest.raises(SettingsError, match="--set n=none: expected a number"):
-        share.parse("n", "none")
+# --- what is refused
 
-
-@pytest.mark.parametrize("name", METHODS)
-def test_every_field_of_a_method_is_a_setting_and_its_default_passes(name):
-    method = METHODS[name]
-    assert [*method.own_settings()] == [field.name for field in dataclasses.fields(method)]
-    assert all(declared.meaning for declared in method.all_settings().values())
-    assert type(method)() == method
-
-
-def too_low_and_too_high(declared: Setting) -> list[int | float | str]:
-    if declared.kind is str:
-        return ["middle"] if declared.choices else []
-    limits = (declared.low - 1, declared.high + 1)
-    return [declared.kind(limit) for limit in limits if math.isfinite(limit)]
+NAMES = r"no method named 'nothing'; available: sira, greedy, greedy\+apc, text-only, vcd, icd"
 
 
 @pytest.mark.parametrize(
-    ("name", "key", "bad"),
-    [(name, key, bad) for name, key in OWN for bad in too_low_and_too_high(METHODS[name].own_settings()[key])],
+    ("method", "settings", "message"),
+    [
+        ("dola", {"alpha": 1.0}, r"method 'dola' has no setting 'alpha' \(its settings: bucket, relative_top\)"),
+        ("sid", {"k_fraction": 0.5}, "method 'sid' has no setting 'k_fraction'"),
+        ("vcd", {"alpha": -1}, "alpha of method vcd: expected a number from 0, got -1"),
+        ("dola", {"bucket": "middle"}, "bucket of method dola: expected low or high, or none, got 'middle'"),
+        ("nothing", {}, NAMES),
+    ],
 )
-def test_a_value_out_of_range_is_refused_wherever_it_comes_from(name, key, bad, refused, tmp_path):
-    with pytest.raises(SettingsError, match=f"{key} of method .*: expected "):
-        METHODS[name].with_settings(**{key: bad})
-    assert refused("--method", name, "--set", f"{key}={bad}").startswith(f"--set {key}={bad}: expected ")
-    preset = tmp_path / "mine.yaml"
-    preset.write_text(json.dumps({"model": "bundled", "methods": {name: {key: bad}}}))
-    said = refused("--method", name, "--preset", preset)
-    assert f"{key} of method {name}: expected " in said
-    assert "mine.yaml" in said
+def test_what_a_method_has_not_is_refused_by_the_library(method, settings, message):
+    with pytest.raises(SettingsError, match=message):
+        load("demo", method=method, **settings)
 
 
-# --- on the command line
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ("--set noise_step=1", "--set noise_step=1: a setting of vcd, but the method is sira"),
+        ("--method vcd --set noise=1", "neither a key of presets nor a setting of methods; did you mean `"),
+        ("--method vcd --set noise_step", "--set noise_step: expected KEY=VALUE, such as"),
+        ("--method vcd --set noise_step=1000", "--set noise_step=1000: expected a whole number from 0 to 999"),
+        ("--method vcd --set sid.visible=1", "--set sid.visible=1: a setting of sid, but the method is vcd"),
+        ("--method vcd --set noise_step=1 --set noise_step=1", "noise_step is given twice"),
+        ("--method vcd --alpha 1 --set alpha=2", "--alpha and --set alpha: give one of them"),
+        ("--method vcd --set k=3", "method 'vcd' has no setting 'k'"),
+        ("--set k=3 --set k_fraction=0.5", "give k or k_fraction, not both"),
+        ("--top-p 0.5 --set generation.top_p=0.9", "--top-p and --set generation.top_p: give one of them"),
+        ("--set num_beams=no", "--set generation.num_beams=no: expected a whole number from 1"),
+        (
+            "--method opera --set beams=32 --set candidates=33",  # each alone is allowed
+            "beams times candidates of method opera must be 1024 or less; got 32 x 33 = 1056",
+        ),
+        ("--preset {nothing: {}}", "no method named 'nothing'"),
+        ("--preset {sira: {alpha: 1}}", "alpha of method sira belongs in `sira`"),
+        ("--preset {vcd: {noise_step: null}}", "noise_step of method vcd: expected a whole number"),
+    ],
+)
+def test_what_cannot_be_set_is_refused_before_a_model_is_loaded(sira, monkeypatch, tmp_path, options, message):
+    monkeypatch.setattr("sira_cli.run.lvlm.load", None)
+    given, _, methods = options.partition("--preset ")
+    preset = "demo"
+    if methods:
+        preset = tmp_path / "mine.yaml"
+        preset.write_text(f"model: bundled\nmethods: {methods}\n")
+    code, out, err = sira("caption", EXAMPLES[0], *SHORT, *given.split(), "--preset", preset)
+    assert (code, out) == (2, "")
+    assert message in err
+    assert methods == "" or "mine.yaml" in err
+
+
+@pytest.mark.parametrize("name", ["self", "own", "given", "settings"])
+def test_names_of_python_are_no_settings(name):
+    """They come from a client of the server as keys."""
+    with pytest.raises(SettingsError, match=f"has no setting '{name}'"):
+        METHODS["vcd"].with_values(**{name: 1})
+    with pytest.raises(SettingsError, match=f"no setting named '{name}'"):
+        presets.find("demo").with_values(**{name: 1})
+
+
+def test_a_model_that_a_method_cannot_follow_is_refused_when_it_is_loaded(checkpoint_of):
+    with pytest.raises(UnsupportedModelError, match="sliding window"):
+        load(checkpoint_of("Gemma 3"), method="sid", dtype="float32")
+
+
+def test_what_needs_both_streams_refuses_other_methods_in_the_library(demo):
+    lvlm, image = demo.under("text-only"), as_picture(EXAMPLES[0]).open().image
+    inputs = lvlm.prepare([image], [QUESTION])
+    for call in (
+        lambda: lvlm.answer(inputs, words=True),
+        lambda: lvlm.choose(inputs, ["Yes", "No"]),
+        lambda: measure_drift(lvlm, image, QUESTION),
+    ):
+        with pytest.raises(SettingsError, match="needs method sira or greedy"):
+            call()
+
+
+# --- records and keys
+
+
+@pytest.mark.parametrize("method", mostly_slow(METHODS, "sira", "vcd", "sid", "maskcd"))
+def test_caption_with_each_method(method, sira, tmp_path):
+    output = tmp_path / "captions.jsonl"
+    command = ("caption", *EXAMPLES[:2], "-p", "demo", "--method", method, "--max-new-tokens", 12, "-o", output)
+    code, _, err = sira(*command, "-b", 2)
+    assert code == 0, err
+    published = {"sira": 0.5, "text-only": 0.5, "vcd": 1.0, "icd": 1.0, "sid": 0.5, "maskcd": 1.0}
+    alpha = published.get(method, METHODS[method].settings().get("alpha", 0.0))
+    for line in output.read_text().splitlines():
+        record = json.loads(line)
+        assert (record["status"], record["method"], record["alpha"]) == ("ok", method, alpha)
+        assert record["k"] == (7 if method in ("sira", "greedy") else 0)
+        assert record["text"]
+    assert "2 of 2 pictures were done before" in sira(*command)[2]
+
+
+@pytest.mark.parametrize("method", mostly_slow([*METHODS][2:], "vcd", "sid", "dola"))
+def test_settings_of_sira_do_not_leak_and_a_method_s_own_decide_the_key(method):
+    def key(**settings):
+        return key_of(load(preset, method=method, **settings), "caption", "a.png", "0", "p")
+
+    preset = presets.find("demo")
+    known, own = key(), METHODS[method].settings()
+    assert all(key(**{name: 0.7}) != known for name in ("alpha", "beta") if name in own)
+    preset = preset.with_settings(alpha=3.0, beta=0.7, k=2)
+    assert key() == known
+    lvlm = load(preset, method=method)
+    fixed = {name: value for name, value in own.items() if value is not None}  # others follow from the model
+    assert lvlm.decoder.settings() | fixed == lvlm.decoder.settings()
+    assert lvlm.alpha == own.get("alpha", 0.0)
 
 
 @pytest.mark.parametrize(("method", "option"), [("sira", "k"), ("vcd", "alpha")])
 def test_set_is_the_same_as_the_option(record, method, option):
     value = 3 if option == "k" else 0.75
-    by_option = record("--method", method, f"--{option}", value)
     by_set = record("--method", method, "--set", f"{option}={value}")
-    assert by_set | {"duration_ms": 0} == by_option | {"duration_ms": 0}
+    assert by_set == record("--method", method, f"--{option}", value)
     assert by_set["key"] != record("--method", method)["key"]
 
 
@@ -133,98 +195,69 @@ def test_a_record_says_what_was_set(record, method, given, expected):
     assert (changed["key"] == plain["key"]) == (expected == {key: default[key] for key in expected})
 
 
-def test_another_share_of_layers_takes_the_place_of_the_presets_k(record):
-    assert record("--set", "k_fraction=0.25")["k"] == 2
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        (["--set", "noise_step=1"], "--set noise_step=1: a setting of vcd, but the method is sira"),
-        (
-            ["--method", "vcd", "--set", "noise=1"],
-            "--set noise=1: neither a key of presets nor a setting of methods; did you mean `",
-        ),
-        (["--method", "vcd", "--set", "noise_step"], "--set noise_step: expected KEY=VALUE, such as"),
-        (["--method", "vcd", "--set", "sid.visible=1"], "--set sid.visible=1: a setting of sid, but the method is vcd"),
-        (["--method", "vcd", "--set", "noise_step=1", "--set", "noise_step=1"], "noise_step is given twice"),
-        (["--method", "vcd", "--alpha", 1, "--set", "alpha=2"], "--alpha and --set alpha: give one of them"),
-        (["--method", "vcd", "--set", "k=3"], "method 'vcd' has no setting 'k'"),
-        (["--set", "k=3", "--set", "k_fraction=0.5"], "give k or k_fraction, not both"),
-        (["--top-p", 0.5, "--set", "generation.top_p=0.9"], "--top-p and --set generation.top_p: give one of them"),
-        (["--set", "num_beams=no"], "--set generation.num_beams=no: expected a whole number from 1"),
-    ],
-)
-def test_what_cannot_be_set_is_refused_before_a_model_is_loaded(refused, options, message):
-    assert message in refused(*options)
-
-
-# --- in presets
-
-
 def test_a_presets_settings_are_those_of_the_command_line(record, tmp_path):
     preset = tmp_path / "demo.yaml"
-    preset.write_text(SHIPPED.read_text() + "methods: {vcd: {noise_step: 700, alpha: 2}, sid: {visible: 3}}\n")
+    text = SHIPPED.read_text().replace("alpha: 0.5", "alpha: 0.5, beta: 0.1")
+    preset.write_text(f"{text}methods: {{vcd: {{noise_step: 700, alpha: 2}}, sid: {{visible: 3}}}}\n")
     mine = ("--preset", preset, "--method", "vcd")
     by_preset = record(*mine)
     by_set = record("--method", "vcd", "--set", "noise_step=700", "--alpha", 2)
     assert by_preset["method_settings"] == by_set["method_settings"] == {"beta": 0.1, "noise_step": 700}
     assert by_preset["key"] == by_set["key"]
     assert record(*mine, "--set", "noise_step=20")["method_settings"]["noise_step"] == 20
-    assert record("--preset", preset)["key"] == record()["key"]  # another method's settings decide nothing
     sid = ("--preset", preset, "--method", "sid")
     assert record(*sid)["method_settings"]["visible"] == 3
     assert record(*sid, "--set", "visible=none")["method_settings"]["visible"] == 50
-
-
-def test_none_switches_a_presets_cut_off_off(record, tmp_path):
-    preset = tmp_path / "demo.yaml"
-    preset.write_text(SHIPPED.read_text().replace("alpha: 0.5", "alpha: 0.5, beta: 0.1"))
+    # Other methods' settings decide nothing, and `none` switches a cut-off off; another share takes the place of K.
     assert record("--preset", preset)["key"] != record()["key"]
     assert record("--preset", preset, "--set", "beta=none")["key"] == record()["key"]
+    assert record("--set", "k_fraction=0.25")["k"] == 2
 
 
-@pytest.mark.parametrize(
-    ("section", "message"),
-    [
-        ("{nothing: {}}", "no method named 'nothing'"),
-        ("{sira: {alpha: 1}}", "alpha of method sira belongs in `sira`"),
-        ("{vcd: {noise_step: null}}", "noise_step of method vcd: expected a whole number"),
-    ],
-)
-def test_a_bad_section_of_a_preset_is_named(refused, tmp_path, section, message):
-    preset = tmp_path / "mine.yaml"
-    preset.write_text(f"model: bundled\nmethods: {section}\n")
-    said = refused("--preset", preset)
-    assert "mine.yaml" in said
-    assert message in said
+# --- what follows from the task or the picture
 
 
-def test_beams_times_candidates_have_an_upper_bound(refused):
-    """Each alone has one, too: it costs memory and time."""
-    assert METHODS["opera"].with_settings(beams=32, candidates=32)
-    message = "beams times candidates of method opera must be 1024 or less; got 32 x 33 = 1056"
-    assert message in refused("--method", "opera", "--set", "beams=32", "--set", "candidates=33")
+def test_a_record_says_how_many_tokens_of_its_picture_are_visible(record):
+    """The bundled model's pictures have 64: more than the authors' 50 for captions, fewer than their 100."""
+    answer, caption = record("--method", "sid", ask=True), record("--method", "sid")
+    assert answer["method_settings"]["visible"] == 100
+    assert (answer["image_tokens"], answer["picture_settings"]) == (64, {"visible": 11})
+    assert caption["method_settings"]["visible"] == 50
+    assert "picture_settings" not in caption
+    set_by_hand = record("--method", "sid", "--set", "visible=11", ask=True)
+    assert set_by_hand["text"] == answer["text"]
+    assert set_by_hand["method_settings"]["visible"] == 11
 
 
-@pytest.mark.parametrize("name", ["self", "own", "given", "settings"])
-def test_names_of_python_are_no_settings(name):
-    """They come from a client of the server as keys."""
-    with pytest.raises(SettingsError, match=f"has no setting '{name}'"):
-        METHODS["vcd"].with_values(**{name: 1})
-    with pytest.raises(SettingsError, match=f"no setting named '{name}'"):
-        presets.find("demo").with_values(**{name: 1})
+def test_one_picture_with_too_few_tokens_does_not_end_the_run(sira, qwen_folder, tmp_path):
+    for name, size in (("a.png", 56), ("b.png", 28 * 8), ("c.png", 28 * 8)):
+        noise = np.random.default_rng(0).integers(0, 255, (size, size, 3), dtype=np.uint8)
+        Image.fromarray(noise).save(tmp_path / name)
+    output, few = tmp_path / "captions.jsonl", 4  # image tokens of a.png
+    command = ("caption", tmp_path, "-m", qwen_folder, "--method", "sid", "--set", f"visible={few}", "-b", 3)
+    code, _, err = sira(*command, "--max-new-tokens", 3, "-o", output)
+    assert code == 3
+    assert f"a.png: method sid leaves {few} image tokens visible, but this picture has {few}" in err
+    records = [json.loads(line) for line in output.read_text(encoding="utf-8").splitlines()]
+    assert [record["status"] for record in records] == ["error", "ok", "ok"]
+    assert f"Set visible below {few}" in records[0]["error"]
 
 
-def test_a_setting_of_ones_own():
-    @dataclasses.dataclass(frozen=True)
-    class Own(Method):
-        name = "own"
-        size: int = setting(3, "how large", low=1)
-        word: str | None = setting(None, "what it says", kind=str, optional=True)
+def test_in_the_library_it_is_an_error_of_the_picture_and_of_a_setting():
+    lvlm = load("demo", method="sid", visible=64, max_new_tokens=2)
+    for kind in (PictureError, SettingsError):
+        with pytest.raises(kind, match="leaves 64 image tokens visible, but this picture has 64"):
+            lvlm.caption(EXAMPLES[0])
+    assert [result.status for result in lvlm.caption_many(EXAMPLES[:2])] == ["error", "error"]
 
-    assert Own().with_settings(size=4, word=None) == Own(4)
-    own = Own().all_settings()
-    assert (own["size"].parse("size", "5"), own["word"].parse("word", "none")) == (5, None)
-    with pytest.raises(SettingsError, match="size of method own: expected a whole number from 1, got 0"):
-        Own(0)
+
+def test_records_and_keys_of_dola_hold_the_bucket_in_force(record):
+    def key(task: str, **settings: str) -> str:
+        return key_of(load("demo", method=Dola(**settings)), task, "a", "b", "c")
+
+    assert key("caption") == key("caption", bucket="low") != key("caption", bucket="high")
+    assert key("ask") == key("ask", bucket="high") != key("ask", bucket="low")
+    answer, high = (record("--method", "dola", *more, ask=True) for more in ((), ("--set", "bucket=high")))
+    assert answer == high
+    assert answer["method_settings"]["bucket"] == "high"
+    assert record("--method", "dola")["method_settings"]["bucket"] == "low"

@@ -17,7 +17,7 @@ from sira_cli.methods.sid import Sid
 from sira_cli.methods.vcd import Vcd
 from tests.methods.test_methods import expected_of
 from tests.support import census, decoding, tiny
-from tests.support.calibrations import calibrated_for
+from tests.support.decoding import calibrated_for
 from tests.support.reference_opera import SlowOpera
 from tests.support.tiny import Tiny
 

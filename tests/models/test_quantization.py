@@ -17,7 +17,7 @@ from sira_cli.models.presets import find
 from sira_cli.pictures.sources import as_picture
 from tests.support import layouts, tiny
 from tests.support.runs import key_of
-from tests.support.tiny_parts import Tiny
+from tests.support.tiny import Tiny
 
 # What sees the picture, by the names in transformers' sources, and the output matrix.
 LLAVA, QWEN = {"model.vision_tower", "model.multi_modal_projector", "lm_head"}, {"model.visual", "lm_head"}

@@ -13,8 +13,7 @@ import yaml
 from transformers.models.auto.modeling_auto import MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING_NAMES
 
 from sira_cli.core.census import BROKEN
-from tests.support.tiny import MARKERS, llava
-from tests.support.tiny_parts import CLIP, IMAGE, TEXT, Tiny, build, pixels, prompt, with_mask
+from tests.support.tiny import CLIP, IMAGE, MARKERS, TEXT, Tiny, build, llava, pixels, prompt, with_mask
 
 TYPES = {
     kind: name if isinstance(name, str) else name[0]
@@ -23,6 +22,10 @@ TYPES = {
 
 # Types that can be built and run under this version of transformers.
 HERE = {kind for kind in TYPES if (kind, hf.__version__) not in BROKEN}
+# Those with layers that no family has. In this order: chunks of the text, and queries that are scaled by column;
+# compressed keys and values, and queries that are scaled by position; image features before layers 0 to 5; experts by
+# the kind of token; indexers that choose keys.
+KINDS = [k for k in ("llama4", "mistral4", "granite4_vision", "ernie4_5_vl_moe", "dots3_note") if k in HERE]
 
 EXPERTS = dict.fromkeys(("num_experts", "n_routed_experts", "num_local_experts", "moe_num_experts"), 4)
 ONES = ("n_group", "topk_group", "n_shared_experts", "moe_num_shared_experts", "first_k_dense_replace")

@@ -122,51 +122,30 @@ def write_qwen(folder: Path, version: str = "2.5", *, thinking: str = "", head: 
     return folder
 
 
-def writer_of(key: str) -> Callable[[Path], Path]:
-    """Return what writes the checkpoint that tests/data/checkpoints.yaml describes under a key."""
+def write_checkpoint(folder: Path, **known: Any) -> Path:
+    """Write all files of a description, in which `"@<image>"` is the id of `<image>`, `"@size"` that of the vocabulary.
 
-    def write(folder: Path) -> Path:
-        return write_checkpoint(folder, **DESCRIPTIONS[key])
-
-    write.__name__ = f"write_{key}"
-    return write
-
-
-def write_checkpoint(
-    folder: Path,
-    *,
-    kind: str,
-    tokenizer: dict[str, Any],
-    config: dict[str, Any],
-    generation: dict[str, Any],
-    name: str | None = None,
-    first: str = "",
-    plain: str = "",
-    last: str = "",
-    image_processor: dict[str, Any] | None = None,
-    processor: dict[str, Any] | None = None,
-    template: str | None = None,
-    template_file: str = "chat_template.json",
-    tied: bool = False,
-) -> Path:
-    """Write all files. In the settings `"@<image>"` means the id of `<image>`, `"@size"` the vocabulary's."""
+    `first`, `plain` and `last` are its added tokens: special ones, others, and special ones behind them.
+    """
     folder.mkdir(parents=True)
-    ids = write_tokenizer(folder, kind, tokenizer, first.split(), plain.split(), last.split())
-    values = _with_ids(config, ids)
+    added = [known.get(place, "").split() for place in ("first", "plain", "last")]
+    ids = write_tokenizer(folder, known["kind"], known["tokenizer"], *added)
+    values = _with_ids(known["config"], ids)
     values["text_config"] = {**TEXT, **values["text_config"]}
     values["vision_config"] = {**VISION, **values["vision_config"]}
-    _write_model(folder, values, ids, tied)
-    version = values["transformers_version"]
-    generated = {"_from_model_config": True, **_with_ids(generation, ids), "transformers_version": version}
-    _write(folder / "generation_config.json", generated)
-    if image_processor is not None:
-        _write(folder / "preprocessor_config.json", {**IMAGE, **image_processor})
-    if processor is not None:
-        _write(folder / "processor_config.json", processor)
-    if template is not None and template_file.endswith(".jinja"):
-        (folder / template_file).write_text(template, encoding="utf-8")
-    elif template is not None:
-        _write(folder / template_file, {"chat_template": template})
+    _write_model(folder, values, ids, known.get("tied", False))
+    version = {"transformers_version": values["transformers_version"]}
+    generation = {"_from_model_config": True, **_with_ids(known["generation"], ids), **version}
+    _write(folder / "generation_config.json", generation)
+    if "image_processor" in known:
+        _write(folder / "preprocessor_config.json", {**IMAGE, **known["image_processor"]})
+    if "processor" in known:
+        _write(folder / "processor_config.json", known["processor"])
+    file = folder / known.get("template_file", "chat_template.json")
+    if file.suffix == ".jinja":
+        file.write_text(known["template"], encoding="utf-8")
+    elif "template" in known:
+        _write(file, {"chat_template": known["template"]})
     return folder
 
 
@@ -298,12 +277,12 @@ def _write(path: Path, content: dict[str, Any]) -> None:
     path.write_text(json.dumps(content, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
 
 
-WRITERS = {description["name"]: writer_of(key) for key, description in DESCRIPTIONS.items() if "name" in description}
+WRITERS = {known["name"]: partial(write_checkpoint, **known) for known in DESCRIPTIONS.values() if "name" in known}
 ALL: dict[str, Callable[[Path], Path]] = {
     "LLaVA-1.5": write_llava,
     **{f"Qwen{version}-VL": partial(write_qwen, version=version) for version in ("2", "2.5", "3")},
     "Qwen3.5": partial(write_qwen, version="3.5"),
-    "Gemma 4 E": writer_of("gemma4"),
+    "Gemma 4 E": partial(write_checkpoint, **DESCRIPTIONS["gemma4"]),
     **WRITERS,
 }
 # A plain stack, positions in three axes, windows, a prompt that sees all of itself, and states instead of columns.

@@ -102,46 +102,6 @@ def text_only(case: Tiny) -> Inputs:
     return branch
 
 
-def without_eyes(case: Tiny, alpha: float) -> Texts:
-    """Greedy decoding by (1 + alpha) z - alpha z', where z' never meets the model around the text stack.
-
-    The text's embeddings go into the decoder by hand, at positions 0, 1, 2, ... and under masks written down here.
-    """
-    model, config = case.model, case.model.config.get_text_config(decoder=True)
-    prompt = int((~case.image).sum())
-
-    def score(inputs: Inputs, step: int) -> Tensor:
-        text = inputs["input_ids"][inputs["input_ids"] != IMAGE][None]
-        length = text.shape[1]
-        row, column = torch.arange(length)[:, None], torch.arange(length)[None]
-        seen = column <= row
-        if case.grown.get("token_type_ids") == 1:  # PaliGemma: the prompt's rows see the whole prompt
-            seen = seen | ((row < prompt) & (column < prompt))
-        window = getattr(config, "sliding_window", None) or length
-        # all but PaliGemma's prefix looks back so far only
-        near = seen & ((column > row - window) | ((row < prompt) & (column > row)))
-        masks: dict[str, Any] = {
-            kind: torch.where(mask, 0.0, torch.finfo(torch.float32).min)[None, None]
-            for kind, mask in (("full_attention", seen), ("sliding_attention", near))
-        }
-        masks |= dict.fromkeys(("linear_attention", "conv"))  # nothing is padded
-        kinds = set(getattr(config, "layer_types", None) or ["full_attention"])
-        positions = torch.arange(length)[None]
-        hidden = model.get_decoder()(
-            inputs_embeds=model.get_input_embeddings()(text),
-            attention_mask=masks if len(kinds) > 1 else masks[kinds.pop()],
-            position_ids=positions.expand(3, 1, -1) if "Qwen" in type(model).__name__ else positions,
-            use_cache=False,
-        ).last_hidden_state[0, -1]
-        blind = model.get_output_embeddings()(hidden).float()
-        if (cap := getattr(config, "final_logit_softcapping", None)) is not None:
-            blind = cap * torch.tanh(blind / cap)
-        z = logits(model, inputs)
-        return z + alpha * (z - blind)
-
-    return greedy(case, score)
-
-
 def maskcd(case: Tiny, mass: list[list[float]], threshold: float, **settings: float) -> Texts:
     """MaskCD with alpha 1 and beta 0.1: what the image heads hand on is cut out of the weights of a copy."""
     blind = copy.deepcopy(case.model)
@@ -157,8 +117,7 @@ def maskcd(case: Tiny, mass: list[list[float]], threshold: float, **settings: fl
 
 def cut(scores: Tensor, z: Tensor, beta: float) -> Tensor:
     """APC for one row `[V]`."""
-    least, pairs = float(z.max()) + math.log(beta), zip(scores.tolist(), z.tolist(), strict=True)
-    return torch.tensor([s if v >= least else -math.inf for s, v in pairs])
+    return scores.masked_fill(z < float(z.max()) + math.log(beta), -math.inf)
 
 
 def vcd_rule(alpha: float, beta: float) -> Rule:
@@ -184,7 +143,7 @@ def m3id_rule(z: Tensor, other: Tensor, step: int) -> Tensor:
 
 def pai(case: Tiny, raised: float = 0.2, first: int = 2, gamma: float = 1.1, **settings: float) -> Texts:
     """PAI: eager attention written out, in which the rows that were the newest of their step see more of the image."""
-    model, prompt, image = copy.deepcopy(case.model), case.inputs["input_ids"].shape[1], case.image[0]
+    model, prompt, image = copy.deepcopy(case.model), case.image.shape[1], case.image[0].nonzero().flatten()
     model.set_attn_implementation("eager")
     late = {layer.self_attn for layer in layers_of(model)[first:]}
     module = sys.modules[type(layers_of(model)[0].self_attn).__module__]
@@ -193,19 +152,14 @@ def pai(case: Tiny, raised: float = 0.2, first: int = 2, gamma: float = 1.1, **s
     def attention(attn: Any, query: Tensor, key: Tensor, value: Tensor, attention_mask: Any, **more: Any) -> Any:
         if attn not in late or query.shape[0] > 1:
             return original(attn, query, key, value, attention_mask, **more)
-        heads = []
-        for head in range(query.shape[1]):
-            group = head * key.shape[1] // query.shape[1]
-            scores = query[0, head] @ key[0, group].T * more["scaling"]  # [S, S]
-            if more.get("softcap"):
-                scores = more["softcap"] * torch.tanh(scores / more["softcap"])
-            for row in range(prompt - 1, len(scores)):
-                for column in image.nonzero().flatten().tolist():
-                    scores[row, column] += raised * abs(scores[row, column])
-            hidden = torch.full_like(scores, -1e30).triu(1) if attention_mask is None else attention_mask[0, 0]
-            scores = scores + hidden
-            heads.append(scores.softmax(-1) @ value[0, group])
-        return torch.stack(heads, dim=1)[None], None
+        key, value = (each.repeat_interleave(query.shape[1] // key.shape[1], dim=1) for each in (key, value))
+        scores = query @ key.transpose(2, 3) * more["scaling"]  # [1, H, S, S]
+        if more.get("softcap"):
+            scores = more["softcap"] * torch.tanh(scores / more["softcap"])
+        scores[:, :, prompt - 1 :, image] += raised * scores[:, :, prompt - 1 :, image].abs()
+        causal = torch.full_like(scores, -1e30).triu(1)
+        scores = scores + (causal if attention_mask is None else attention_mask)
+        return (scores.softmax(-1) @ value).transpose(1, 2), None
 
     def rule(z: Tensor, other: Tensor, step: int) -> Tensor:
         log_p, log_q = z.log_softmax(0), other.log_softmax(0)
@@ -229,13 +183,10 @@ def vista(case: Tiny, strength: float = 0.17, mix: float = 0.3, **settings: floa
             return None
         if isinstance(out, tuple):
             return steer(number, out[0]), *out[1:]
-        rows = []
-        for x in out[0]:
-            unit = steering[number] / steering[number].norm()
-            near = max(0.0, float(-(x @ unit) / x.norm()))
-            moved = x / x.norm() + strength * (1 + near) * unit
-            rows.append(moved / moved.norm() * x.norm())
-        return torch.stack(rows)[None]
+        unit, length = steering[number] / steering[number].norm(), out.norm(dim=-1, keepdim=True)
+        near = (-(out @ unit)[..., None] / length).clamp(min=0)
+        moved = out / length + strength * (1 + near) * unit
+        return moved / moved.norm(dim=-1, keepdim=True) * length
 
     @torch.no_grad()
     def outputs(inputs: Inputs) -> tuple[list[Tensor], Tensor]:
@@ -325,30 +276,18 @@ def blocked_pass(model: Any, inputs: Inputs, blocked: Tensor) -> Tensor:
             handle.remove()
 
 
-def ict_vectors(
-    tensors: Inputs, layers: int, strength: float, slices: int, levels: tuple[str, ...]
-) -> list[list[float]]:
-    """What ICT adds in each layer, number by number."""
-    width = tensors[f"{levels[0]}.direction"].shape[1] * 32
-    added = [[0.0] * width for _ in range(layers)]
-    places = [(layer, number) for layer in range(layers) for number in range(width // 32)]
-    for level in levels:
-        names = ("direction", "spread", "accuracy")
-        direction, spread, accuracy = (tensors[f"{level}.{name}"].tolist() for name in names)
-        for layer, number in sorted(places, key=lambda place: -accuracy[place[0]][place[1]])[:slices]:
-            for i in range(32):
-                added[layer][number * 32 + i] += strength * spread[layer][number] * direction[layer][number][i]
-    return added
-
-
-def ict(case: Tiny, vectors: list[list[float]], **settings: float) -> Texts:
-    """ICT without a cache: the vectors are added behind o_proj at each position that was the last one in its step."""
-    prompt = case.inputs["input_ids"].shape[1]
+def ict(case: Tiny, tensors: Inputs, **settings: float) -> Texts:
+    """ICT without a cache: 8 spread d of each level's most accurate slice, behind o_proj, wherever a step was last."""
+    prompt, added = case.inputs["input_ids"].shape[1], {}
+    for level in ("image", "object"):
+        direction, spread, accuracy = (tensors[f"{level}.{name}"] for name in ("direction", "spread", "accuracy"))
+        layer, number = divmod(int(accuracy.argmax()), accuracy.shape[1])
+        added.setdefault(layer, []).append((number * 32, 8.0 * spread[layer, number] * direction[layer, number]))
 
     def add(number: int, output: Tensor) -> Tensor:
         changed = output.clone()
-        for position in range(prompt - 1, output.shape[1]):
-            changed[0, position] = output[0, position] + torch.tensor(vectors[number])
+        for start, vector in added.get(number, ()):
+            changed[0, prompt - 1 :, start : start + 32] += vector
         return changed
 
     with hooked([layer.self_attn.o_proj for layer in layers_of(case.model)], add):

@@ -19,22 +19,17 @@ from sira_cli.core.reference import extend
 from tests.support.tiny import SUPPRESS, Tiny
 
 NEVER = -1e9
-
-
-@dataclass
-class Beam:
-    tokens: list[int]
-    score: float
+Scored = list[tuple[float, list[int]]]  # scores of texts, and their tokens
 
 
 @dataclass
 class State:
-    """Beams before a step; `said` is a copy of the scorer: those (score, tokens) that have ended."""
+    """Beams before a step; `ended` is a copy of the scorer; then each beam's column, and the chosen (beam, token)."""
 
-    beams: list[Beam]
-    said: list[tuple[float, list[int]]]
-    trusted: list[int] | None = None  # one column per beam
-    chosen: list[tuple[int, int]] = field(default_factory=list)  # (beam, token)
+    beams: Scored
+    ended: Scored
+    trusted: list[int] = field(default_factory=list)
+    chosen: list[tuple[int, int]] = field(default_factory=list)
 
 
 @dataclass(frozen=True)
@@ -47,13 +42,10 @@ class Text:
 
 
 class SlowOpera:
-    def __init__(self, case: Tiny, settings: dict[str, Any], ends: tuple[int, ...] = (), suppress=tuple(SUPPRESS)):
-        self.case, self.ends, self.suppress = case, ends, list(suppress)
+    def __init__(self, case: Tiny, settings: dict[str, Any], ends: tuple[int, ...] = ()):
+        self.case, self.settings, self.ends = case, settings, ends
         self.model = copy.deepcopy(case.model)
         self.model.set_attn_implementation("eager")
-        self.beams, self.candidates = int(settings["beams"]), int(settings["candidates"])
-        self.scale, self.strength, self.damping = settings["scale"], settings["penalty"], settings["damping"]
-        self.threshold, self.attempts = settings["threshold"], settings["attempts"]
         self.published = settings["length"] == "published"
         self.prompt = case.inputs["input_ids"].shape[1]
         # Tokens that the published scorer counts of a prompt: a picture is one.
@@ -74,14 +66,14 @@ class SlowOpera:
         return output.logits[:, -1].float(), largest / largest.sum(dim=-1, keepdim=True)
 
     def decode(self, steps: int) -> Text:
-        states = [State([Beam([], 0.0 if n == 0 else NEVER) for n in range(self.beams)], [])]
+        states = [State([(0.0 if n == 0 else NEVER, []) for n in range(self.settings["beams"])], [])]
         attempts: dict[int, int] = {}
         refused: dict[int, list[tuple[int, int]]] = {}
-        scorer: list[tuple[float, list[int]]] = []  # changed in place
+        scorer: Scored = []  # changed in place
         back, phis = [], []
         while True:
             now = states[-1]
-            z, _ = self.run([beam.tokens for beam in now.beams])
+            z, _ = self.run([tokens for _, tokens in now.beams])
             scores, phi = self.penalised(now, z)
             phis.append(phi)
             target = self.target([state.trusted for state in states], attempts)
@@ -92,75 +84,67 @@ class SlowOpera:
                 refused.setdefault(target, []).extend(states[target].chosen)
                 del states[target + 1 :]
                 now = states[-1]
-                scorer = now.said  # not a copy: a state that is gone back to twice has what was said in between
-                z, _ = self.run([beam.tokens for beam in now.beams])
+                scorer = now.ended  # not a copy: a state that is gone back to twice has what ended in between
+                z, _ = self.run([tokens for _, tokens in now.beams])
                 for beam, token in refused[target]:
                     z[beam, token] = -math.inf
                 scores = z.log_softmax(-1).tolist()
             if self.step(states, scorer, scores, steps):
-                best = max(scorer, key=lambda text: text[0])
-                return Text(best[1], back, phis)
+                return Text(max(scorer, key=lambda text: text[0])[1], back, phis)
 
     def penalised(self, now: State, z: Tensor) -> tuple[list[list[float]], float]:
         """Log-probabilities `[K][V]` of the candidates, and the largest phi; notes each beam's column."""
-        r = len(now.beams[0].tokens) + 1
-        best = [sorted(range(len(row)), key=lambda v: -row[v])[: self.candidates] for row in z.tolist()]
-        pairs = [(number, token) for number in range(self.beams) for token in best[number]]
-        _, attention = self.run([[*now.beams[number].tokens, token] for number, token in pairs])
-        scores = [[-math.inf] * z.shape[1] for _ in range(self.beams)]
-        columns: list[list[int]] = [[] for _ in range(self.beams)]
+        settings, r = self.settings, len(now.beams[0][1]) + 1
+        best = [sorted(range(len(row)), key=lambda v: -row[v])[: settings["candidates"]] for row in z.tolist()]
+        pairs = [(number, token) for number, row in enumerate(best) for token in row]
+        _, attention = self.run([[*now.beams[number][1], token] for number, token in pairs])
+        scores = torch.full(z.shape, -math.inf)
+        columns: list[list[int]] = [[] for _ in best]
         largest = 0.0
         for (number, token), matrix in zip(pairs, attention, strict=True):
-            w = (self.scale * matrix[self.prompt :, self.prompt :].double()).tolist()
+            w = (settings["scale"] * matrix[self.prompt :, self.prompt :].double()).tolist()
             phi = [math.prod(w[i][j] for i in range(j, r)) for j in range(r)]
             c = phi.index(max(phi))
             columns[number].append(c)
             largest = max(largest, phi[c])
             on_image = float(matrix[-1, : self.prompt][self.case.image[0]].sum())
-            gain = on_image if r <= 10 else -self.damping * phi[c]
-            scores[number][token] = float(z[number, token]) + self.strength * gain
+            gain = on_image if r <= 10 else -settings["damping"] * phi[c]
+            scores[number, token] = float(z[number, token]) + settings["penalty"] * gain
         now.trusted = [mode(row) for row in columns]
-        return torch.tensor(scores).log_softmax(-1).tolist(), largest
+        return scores.log_softmax(-1).tolist(), largest
 
     def target(self, trusted: list[list[int]], attempts: dict[int, int]) -> int | None:
         s = mode(trusted[-1])
-        if s < 10:
+        if s < 10 or any([*beam].count(s) <= self.settings["threshold"] for beam in zip(*trusted, strict=True)):
             return None
-        for number in range(self.beams):
-            if [row[number] for row in trusted].count(s) <= self.threshold:
-                return None
-        for place in (s + 1, s):
-            if attempts.get(place, 0) < self.attempts:
-                return place
-        return None
+        return next((place for place in (s + 1, s) if attempts.get(place, 0) < self.settings["attempts"]), None)
 
-    def step(
-        self, states: list[State], said: list[tuple[float, list[int]]], scores: list[list[float]], steps: int
-    ) -> bool:
+    def step(self, states: list[State], ended: Scored, scores: list[list[float]], steps: int) -> bool:
         """One step of beam search with length penalty 1; True: it has ended."""
-        now = states[-1]
-        totals = []
-        for number, row in enumerate(scores):
-            for token, score in enumerate(row):
-                if token not in self.suppress:
-                    totals.append((now.beams[number].score + score, number, token))
+        now, beams = states[-1], self.settings["beams"]
+        totals = [
+            (now.beams[number][0] + score, number, token)
+            for number, row in enumerate(scores)
+            for token, score in enumerate(row)
+            if token not in SUPPRESS
+        ]
         totals.sort(key=lambda total: -total[0])
-        length = len(now.beams[0].tokens) + 1
+        length = len(now.beams[0][1]) + 1
         going: list[tuple[float, int, int]] = []
-        for rank, (score, number, token) in enumerate(totals[: max(2, 1 + len(self.ends)) * self.beams]):
+        for rank, (score, number, token) in enumerate(totals[: max(2, 1 + len(self.ends)) * beams]):
             if token in self.ends or length == steps:
-                if rank < self.beams:
+                if rank < beams:
                     own = length - (self.published and token in self.ends)
-                    said.append((score / self.divisor(own), [*now.beams[number].tokens, token]))
-            elif len(going) < self.beams:
+                    ended.append((score / self.divisor(own), [*now.beams[number][1], token]))
+            elif len(going) < beams:
                 going.append((score, number, token))
-        said[:] = sorted(said, key=lambda text: -text[0])[: self.beams]
+        ended[:] = sorted(ended, key=lambda text: -text[0])[:beams]
         now.chosen = [(number, token) for _, number, token in going]
-        states.append(State([Beam([*now.beams[n].tokens, token], score) for score, n, token in going], [*said]))
+        states.append(State([(score, [*now.beams[n][1], token]) for score, n, token in going], [*ended]))
         if length == steps:
             return True
         hope = totals[0][0] if self.published else going[0][0]
-        return len(said) == self.beams and hope / self.divisor(length) <= said[-1][0]
+        return len(ended) == beams and hope / self.divisor(length) <= ended[-1][0]
 
     def divisor(self, length: int) -> int:
         return length + self.counted if self.published else length

@@ -98,15 +98,8 @@ def write_traces(path: Path, *traces: list[dict]) -> Path:
 
 def failed(error: str) -> list[dict]:
     """A trace of an error before there was a run."""
-    nothing = {
-        "text": "",
-        "finish_reason": "error",
-        "output_tokens": 0,
-        "duration_ms": 12.5,
-        "words": [],
-        "tracked": [],
-    }
-    return [{"type": "end", "status": "error", "error": error, **nothing}]
+    nothing = {"text": "", "output_tokens": 0, "duration_ms": 12.5, "words": [], "tracked": []}
+    return [{"type": "end", "status": "error", "error": error, "finish_reason": "error", **nothing}]
 
 
 def hostile() -> list[dict]:
