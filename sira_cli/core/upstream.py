@@ -1,7 +1,4 @@
-"""All private names of transformers that the package uses: an update may change them without notice.
-
-`tests/core/test_upstream.py` finds a changed one, and describes what it is for.
-"""
+"""All private names of transformers that the package uses: an update may change them without notice."""
 
 from __future__ import annotations
 

@@ -1,13 +1,16 @@
-"""What a hooked module was called with is found by type and shape, whatever its arguments are called."""
+"""What depends on names of transformers: arguments are found by type and shape, private names are in one module."""
 
 from __future__ import annotations
+
+import re
+from pathlib import Path
 
 import pytest
 import torch
 from torch import nn
 from transformers.cache_utils import DynamicCache
 
-from sira_cli.core import arguments
+from sira_cli.core import arguments, upstream
 from sira_cli.errors import UnsupportedModelError
 
 
@@ -16,35 +19,29 @@ class Renamed(nn.Module):
         return rows
 
 
-def test_a_renamed_cache_is_found_and_replaced():
-    cache, other = DynamicCache(), DynamicCache()
-    assert arguments.cache_of((), {"store": cache, "n": 1}) is cache
-    assert arguments.cache_of((cache,), {}) is cache
-    assert arguments.cache_of((), {"store": None}) is None
-    assert arguments.with_cache({"store": cache, "n": 1}, other) == {"store": other, "n": 1}
-    assert arguments.cache_name(Renamed.forward) == "store"
-    with pytest.raises(UnsupportedModelError, match="several caches"):
-        arguments.cache_of((cache,), {"store": other})
-
-
-def test_a_copy_of_the_cache_has_another_layer():
-    cache = DynamicCache()
-    cache.layers = ["first", "second"]
-    changed = arguments.with_layer({"store": cache}, 1, "other")
-    assert changed["store"].layers == ["first", "other"]
-    assert cache.layers == ["first", "second"]
-
-
-def test_hidden_states_are_the_first_argument():
+def test_renamed_arguments_are_found_and_replaced():
     module, hidden, other = Renamed(), torch.ones(1, 3, 4), torch.zeros(1, 2, 4)
     for args, kwargs in (((hidden,), {}), ((), {"rows": hidden})):
         assert arguments.hidden_of(module, args, kwargs) is hidden
-        args, kwargs = arguments.with_hidden(module, args, kwargs, other)
-        assert arguments.hidden_of(module, args, kwargs) is other
+        assert arguments.hidden_of(module, *arguments.with_hidden(module, args, kwargs, other)) is other
     assert arguments.hidden_of(module, (torch.ones(1, 3, dtype=torch.long),), {}) is None
-
-
-def test_the_mask_is_found_also_if_it_is_none():
-    assert arguments.mask_name(Renamed(), {"own_mask": None, "store": None}) == "own_mask"
+    assert arguments.mask_name(module, {"own_mask": None, "store": None}) == "own_mask"
     with pytest.raises(UnsupportedModelError, match="Renamed was not called with one attention mask, but with none"):
-        arguments.mask_name(Renamed(), {"store": None})
+        arguments.mask_name(module, {"store": None})
+    cache = DynamicCache()
+    cache.layers = ["first", "second"]
+    assert arguments.cache_of((), {"store": cache, "n": 1}) is arguments.cache_of((cache,), {}) is cache
+    changed = arguments.with_layer({"store": cache}, 1, "other")
+    assert (changed["store"].layers, cache.layers) == (["first", "other"], ["first", "second"])
+    assert arguments.cache_name(Renamed.forward) == "store"
+    with pytest.raises(UnsupportedModelError, match="several caches"):
+        arguments.cache_of((cache,), {"store": DynamicCache()})
+
+
+def test_private_names_are_in_one_module():
+    source = Path(upstream.__file__)
+    private = {*re.findall(r"(?:model|config)\.(_\w+)", source.read_text(encoding="utf-8"))}
+    assert len(private) == 6
+    for path in source.parents[1].rglob("*.py"):
+        used = [name for name in private if name in path.read_text(encoding="utf-8")]
+        assert used == [] or path == source, f"{path}: {used} belong into sira_cli/core/upstream.py"

@@ -11,7 +11,7 @@ from sira_cli.core import fork, selfcheck
 from sira_cli.errors import UnsupportedModelError
 from sira_cli.models.load import check_transformers
 
-failure = selfcheck.failure
+failure, text_rows, call = selfcheck.failure, fork.text_rows, LlamaDecoderLayer.__call__
 ADVICE = f"transformers {hf.__version__} changed what the fork needs: install "
 
 
@@ -32,24 +32,21 @@ def test_this_transformers_passes_and_is_not_asked_again(monkeypatch, tmp_path):
     check_transformers()
 
 
-def test_a_stream_that_sees_the_picture_is_noticed(monkeypatch):
-    monkeypatch.setattr(fork, "text_rows", lambda image, valid: original(torch.zeros_like(image), valid))
-    with pytest.raises(UnsupportedModelError, match=ADVICE + ".*logits differ from the reference"):
-        check_transformers()
+def renamed(layer, hidden_states, position_embeddings=None, **kwargs):
+    return call(layer, hidden_states, turns=position_embeddings, **kwargs)
 
 
-original = fork.text_rows
-
-
-def test_a_renamed_argument_is_noticed(monkeypatch):
-    """Positions under another name would stay unpacked."""
-    call = LlamaDecoderLayer.__call__
-
-    def renamed(layer, hidden_states, position_embeddings=None, **kwargs):
-        return call(layer, hidden_states, turns=position_embeddings, **kwargs)
-
-    monkeypatch.setattr(LlamaDecoderLayer, "__call__", renamed)
-    with pytest.raises(UnsupportedModelError, match=ADVICE):
+@pytest.mark.parametrize(
+    ("owner", "name", "changed", "reason"),
+    [
+        (fork, "text_rows", lambda image, valid: text_rows(torch.zeros_like(image), valid), ".*differ from the ref"),
+        (LlamaDecoderLayer, "__call__", renamed, ""),  # positions under another name would stay unpacked
+    ],
+    ids=["a stream that sees the picture", "a renamed argument"],
+)
+def test_a_change_is_noticed(monkeypatch, owner, name, changed, reason):
+    monkeypatch.setattr(owner, name, changed)
+    with pytest.raises(UnsupportedModelError, match=ADVICE + reason):
         check_transformers()
 
 
