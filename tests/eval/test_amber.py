@@ -6,16 +6,15 @@ import json
 import math
 import random
 import sys
-from pathlib import Path
-from typing import ClassVar
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
 from sira_cli.errors import DataError, SettingsError
-from sira_cli.eval.amber import EQUAL, OFFICIAL, Judged, Lexicon, Similarity, find_similarity, opened, vectors
+from sira_cli.eval.amber import OFFICIAL, find_similarity, opened, vectors
 from sira_cli.eval.benchmark import ONE_WORD, Ask, Asking
-from tests.support.eval.amber_data import ANSWERED, RELATION, SAID, benchmark, figures, near
+from tests.support.eval.amber_data import ANSWERED, SAID, benchmark, figures, near
 from tests.support.eval.writing import save
 
 # What is asked.
@@ -30,18 +29,10 @@ def test_what_is_asked(amber, data):
     assert [len(part.asks) for part in amber.parts] == [3, 8]
     (only,) = benchmark(data, task="discriminative", suffix="").parts
     assert only.asks[0].prompt == "Is it 4?"
-    other = benchmark(data, prompt="What is it?")
-    assert {ask.prompt for ask in other.parts[0].asks} == {"What is it?"}
-    assert other.parts[1] == questions
+    assert {ask.prompt for ask in benchmark(data, prompt="What?").parts[0].asks} == {"What?"}
 
 
-def test_one_dimension_of_the_questions(amber, data):
-    attribute = opened(data, Asking(options={"task": "attribute"}))
-    (part,) = attribute.parts
-    assert [ask.id for ask in part.asks] == ["4", "5", "6", "7"]
-    scored = {group: tally for group, tally in attribute.score(part, ANSWERED).items() if tally.counts}
-    whole = amber.score(amber.parts[1], ANSWERED)
-    assert scored == {group: whole[group] for group in ("attribute", "state", "number", "action")}
+def test_a_dimension_without_questions_is_refused(data):
     rows = json.loads((data / "query" / "query_discriminative.json").read_text())
     save(data / "query" / "query_discriminative.json", rows[:4])
     with pytest.raises(SettingsError, match="`task=` relation: no such question in AMBER's folder"):
@@ -49,31 +40,6 @@ def test_one_dimension_of_the_questions(amber, data):
 
 
 # Counts.
-
-
-def judge(nouns: str, truth: str, hallu: str = "", similar: Similarity = EQUAL) -> Judged:
-    lexicon = Lexicon({word: tuple(related) for word, related in RELATION.items()}, frozenset({"light"}))
-    return lexicon.judge(nouns.split(), truth.split(), hallu.split(), similar.above)
-
-
-@pytest.mark.parametrize(
-    ("similar", "nouns", "truth", "hallu", "expected"),
-    [
-        (EQUAL, "dog dog", "sky", "", ("dog dog", "dog dog", "", "")),
-        (EQUAL, "light", "sky", "light", ("light", "", "", "")),
-        (EQUAL, "woman", "sky person", "", ("woman", "", "person", "")),
-        (EQUAL, "bush", "tree forest", "", ("bush", "", "tree", "")),
-        (EQUAL, "ship boat", "ship ship", "", ("ship boat", "", "ship", "")),
-        (EQUAL, "puppy", "dog", "puppy", ("puppy", "", "dog", "")),
-        ("near", "sun", "sky cloud", "", ("sun", "", "cloud", "")),
-        ("near", "sun", "cloud", "sun", ("sun", "", "cloud", "sun")),
-        ("near", "sun", "sky", "cloud sun", ("sun", "sun", "", "cloud sun")),
-        ("near", "man", "sky tree", "", ("man", "", "tree", "")),
-    ],
-)
-def test_equal_and_similar_words(similar, nouns, truth, hallu, expected):
-    similar = near({"sun", "cloud"}, {"man", "forest"}) if similar == "near" else similar
-    assert judge(nouns, truth, hallu, similar) == Judged(*(tuple(words.split()) for words in expected))
 
 
 def test_captions_counted_by_hand(amber):
@@ -96,7 +62,8 @@ def test_questions_counted_by_hand(amber):
     part = amber.parts[1]
     tallies = amber.score(part, ANSWERED)
     names = ("accuracy", "precision", "recall", "F1", "yes", "neither")
-    expected = {
+    own = {group: amber.figures(group, tally.total()) for group, tally in tallies.items()}
+    assert {group: tuple(found[name] for name in names) for group, found in own.items()} == {
         "discriminative": (50.0, 75.0, 60.0, 66.7, 25.0, 25.0),
         "existence": (50.0, 99.9, 50.0, 66.6, 0.0, 50.0),
         "attribute": (50.0, 49.9, 49.9, 49.9, 50.0, 0.0),  # 1 of 2.003
@@ -104,9 +71,6 @@ def test_questions_counted_by_hand(amber):
         "number": (0.0, 0.0, 0.0, 0.0, 100.0, 0.0),
         "action": (0.0, 0.0, 0.0, 0.0, 0.0, 0.0),
         "relation": (50.0, 99.9, 99.9, 99.9, 0.0, 50.0),
-    }
-    assert {group: amber.figures(group, tally.total()) for group, tally in tallies.items()} == {
-        group: dict(zip(names, values, strict=True)) for group, values in expected.items()
     }
     assert [id_ for id_, right in tallies["discriminative"].right.items() if right] == ["4", "5", "8", "11"]
     assert tallies["discriminative"].counts["c.jpg"]["answers"] == 3
@@ -157,37 +121,16 @@ def test_ambers_own_files(benchmarks):
     }
 
 
-# Answers from files, and AMBER's own.
-
-
-def rows(texts: dict[str, str]) -> list[dict]:
-    return [{"id": int(id_), "response": text} for id_, text in texts.items()]
-
-
-@pytest.mark.parametrize(
-    ("bad", "message"),
-    [
-        ([{"id": 99, "response": ""}], r"row 1: id 99 is not AMBER's: expected 1 to 11"),
-        ([*rows(SAID), {"id": 2, "response": ""}], r"row 4: id 2 is answered already: .*row 2: keep one"),
-        (rows(SAID)[::2], r"answers.json: id 2 is not answered: 1 of the 3 answers of generative are missing"),
-        ([], r"answers.json: no answers of generative or discriminative: expected rows with id"),
-        ([{"id": 1, "response": "\ud83d"}], r"row 1: response holds half a character"),
-    ],
-)
-def test_answers_that_do_not_fit_are_named(amber, tmp_path, bad, message):
-    with pytest.raises(DataError, match=message):
-        amber.read([save(tmp_path / "answers.json", bad)])
+# AMBER's own files.
 
 
 @pytest.mark.parametrize(
     ("file", "place", "changes", "message"),
     [
         ("annotations", 1, {"id": 3}, r"annotations.json: row 2: expected id 2, got 3"),
-        ("annotations", 1, {"truth": "sky"}, r"row 2: truth: expected a list of words, got 'sky'"),
         ("annotations", 1, {"truth": ["man"]}, r"row 2: truth: 'man' is not in relation.json"),
         ("annotations", 3, {"truth": "Yes"}, r"row 4: truth must be yes or no, got 'Yes'"),
         ("query/query_generative", 1, {"id": 1}, r"row 2: id 1 is there already"),
-        ("query/query_generative", 1, {"id": 12}, r"row 2: id 12 is not in .*annotations.json"),
         ("query/query_generative", 1, {"id": 4}, r"row 2: id 4 is annotated as discriminative-attribute-state, expec"),
     ],
 )
@@ -200,40 +143,23 @@ def test_data_that_are_not_ambers_are_named(data, file, place, changes, message)
         benchmark(data)
 
 
-# Similar words: what spaCy says about a pipeline with vectors that lies on disk.
-
-VECTORS = {"sky": [1, 0], "cloud": [4, 2], "dog": [3, 4]}  # cosines with `sky`: 1, 0.89, 0.6
-
-
-def pipeline(folder: Path, vectors: dict, **meta: str) -> str:
-    spacy = pytest.importorskip("spacy", reason="the extra `eval` is not installed")
-    nlp = spacy.blank("en", meta=meta)
-    nlp.add_pipe("sentencizer")
-    for word, vector in vectors.items():
-        nlp.vocab.set_vector(word, np.array(vector, dtype="f"))
-    nlp.to_disk(folder)
-    return str(folder)
+# Similar words.
 
 
 @pytest.mark.parametrize(("cosine", "above"), [(0.8, False), (math.nextafter(0.8, 1), True)])
 def test_similar_is_above_the_threshold_not_at_it(cosine, above):
-    class Nlp:
-        meta: ClassVar = {"lang": "en", "name": "made_up", "version": "1"}
-
-        def __call__(self, word):
-            return self
-
-        def similarity(self, other):
-            return cosine
-
     pytest.importorskip("spacy", reason="the extra `eval` is not installed")
-    assert vectors(Nlp()).above("sky", "cloud") == above
+    word = SimpleNamespace(similarity=lambda other: cosine)
+    nlp = type("Nlp", (), {"meta": {"lang": "en", "name": "x", "version": "1"}, "__call__": lambda self, text: word})
+    assert vectors(nlp()).above("sky", "cloud") == above
 
 
 def test_the_official_pipeline_or_none(tmp_path, monkeypatch, recwarn):
     spacy = pytest.importorskip("spacy", reason="the extra `eval` is not installed")
-    load, folder = spacy.load, pipeline(tmp_path / "lg", VECTORS, name="core_web_lg", version="3.8.0")
-    monkeypatch.setattr(spacy, "load", lambda name: load({OFFICIAL: folder}[name]))
+    nlp, load = spacy.blank("en", meta={"name": "core_web_lg", "version": "3.8.0"}), spacy.load
+    nlp.vocab.set_vector("sky", np.array([1.0, 0.0], dtype="f"))
+    nlp.to_disk(tmp_path)
+    monkeypatch.setattr(spacy, "load", lambda name: load({OFFICIAL: tmp_path}[name]))
     official = find_similarity("spacy")
     facts = {"name": OFFICIAL, "version": "3.8.0", "spacy": spacy.__version__, "threshold": 0.8}
     assert (official.facts(), official.official) == (facts, True)

@@ -20,7 +20,7 @@ from sira_cli.eval.figures import RULES
 from sira_cli.language import CHOICES
 from tests.support.eval.amber_data import ANSWERED, SAID
 from tests.support.eval.coco_data import CAPTIONS
-from tests.support.eval.writing import SCENES, lines, read, rows, save, values
+from tests.support.eval.writing import SCENES, SPLITS, lines, read, rows, save, values
 
 RUN = ("-p", "demo", "-b", 16, "--limit", 2, "--max-new-tokens", 12)
 FALLBACK = ("--option", "language=fallback")
@@ -36,10 +36,8 @@ def test_every_benchmark_is_listed_with_what_must_be_known_before_a_download(sir
         for text in (card.name, card.title, card.size, card.licence, card.url, card.figures):
             assert text in out
         own = sira("eval", name)[1]
-        assert own.splitlines()[0] == f"{name}: {card.title} ({card.source})"
         for option in card.options:
             assert f"--option {option.name}={'|'.join(option.choices) or 'TEXT'}\n" in own
-    assert out.endswith("try it:    sira demo --export scenes && sira eval pope,chair,amber scenes -p demo\n")
 
 
 def test_options_offer_what_there_is():
@@ -54,11 +52,8 @@ def test_options_offer_what_there_is():
     assert options["pope", "suffix"].default == ONE_WORD
     assert chairs.LENGTHS == (64, 512)  # of the paper's Table 2
     given = options_of_each(find_cards(["pope", "chair", "amber"]), ["suffix=", "pope.rule=vcd", "language=nltk"])
-    assert given == {
-        "pope": {"suffix": "", "rule": "vcd"},
-        "chair": {"language": "nltk"},
-        "amber": {"suffix": "", "language": "nltk"},
-    }
+    language = {"language": "nltk"}
+    assert given == {"pope": {"suffix": "", "rule": "vcd"}, "chair": language, "amber": {"suffix": "", **language}}
 
 
 @pytest.mark.parametrize(
@@ -100,8 +95,7 @@ def test_refusals(sira, scenes, args, message):
     names = {"{q}": scenes / "pope" / "scenes_pope_random.json", "{i}": scenes / "images", "{c}": scenes / "coco"}
     given = [names.get(arg, str(arg).replace("{s}", str(scenes))) for arg in args]
     code, out, err = sira("eval", *given, "-p", "demo")
-    assert (code, out, err.count("\n")) == (2, "", 1)
-    assert message in err
+    assert (code, out, err.count("\n"), message in err) == (2, "", 1, True), err
 
 
 def test_a_mistake_is_said_before_torch_is_imported(scenes, tmp_path):
@@ -132,9 +126,7 @@ def test_a_folder_of_benchmarks(sira, scenes, loaded, tmp_path):
     kept = folder / "answers" / "demo"
     assert (code, f"answers are kept in {kept}" in err, "NOT the official figures" in out) == (0, True, True)
     (head,) = (re.split(" {2,}", line.strip()) for line in out.splitlines() if "CHAIRi" in line)
-    assert head[:8] == ["CHAIRi", "CHAIRs", "coverage", "F1", "words", "broken", "seconds", "AMBER CHAIR"]
-    assert head[8:11] == ["AMBER Cover", "AMBER Hal", "AMBER Cog"]
-    assert [each.rpartition(" ")[2] for each in head[11:]] == ["adversarial", "popular", "random", "mean"]
+    assert {"CHAIRi", "coverage", "AMBER CHAIR", "POPE F1, mean"} <= {*head}
     assert [line.split()[0] for line in out.splitlines() if "±" in line and "95 %" not in line] == ["greedy", "sira"]
     asked = loaded.total()
     path = kept / "chair" / "sira-12.jsonl"
@@ -164,9 +156,8 @@ def test_chair(sira, scenes, loaded, lvlm, tmp_path):
     asking = ("--images", scenes / "images", "-p", "demo", "-b", 4, "--option", "lengths=12,64")
     report = json.loads(sira(*run, *asking)[1])
     assert (report["official"], list(report["stand_ins"])) == (False, ["12", "64"])
-    found = rows(report)
     methods_ = ("greedy", "greedy+apc", "sira")
-    assert list(found) == [(f"{length} tokens", method) for length in (12, 64) for method in methods_]
+    assert list(rows(report)) == [(f"{length} tokens", method) for length in (12, 64) for method in methods_]
     texts = read(tmp_path / "sira-12.jsonl")
     assert [row["output_tokens"] for row in texts] == SCENES * [12]
     single = lvlm.under(methods.find("sira"), lvlm.preset.with_settings(max_new_tokens=12))
@@ -205,22 +196,20 @@ def test_amber(sira, scenes, loaded, tmp_path):
     assert list(report["stand_ins"]) == ["generative"]
     groups = ["generative", "discriminative", "existence", "attribute", "state", "number", "action", "relation"]
     assert list(dict.fromkeys(group for group, _ in rows(report))) == groups
-    said = {
+    given = {
         part: [{"id": int(row["id"]), "response": row["text"]} for row in read(tmp_path / f"sira-{part}.jsonl")]
         for part in ("generative", "discriminative")
     }
     truth = {row["id"]: row["truth"] for row in json.loads((scenes / "amber" / "annotations.json").read_text())}
-    right = [truth[row["id"]].capitalize() == row["response"] for row in said["discriminative"]]
+    right = [truth[row["id"]].capitalize() == row["response"] for row in given["discriminative"]]
     accuracy = 100 * sum(right) / len(right)
     assert values(report)["discriminative", "sira", "accuracy"] == pytest.approx(accuracy, abs=0.06)
-    elsewhere = [f"sira={save(tmp_path / f'{part}.json', answers)}" for part, answers in said.items()]
-    assert values(json.loads(sira(*run, "--answers", *elsewhere)[1])) == values(report)
-    parts = {"generative": groups[:1], "discriminative": groups[1:], "existence": ["existence"]}
+    elsewhere = [f"sira={save(tmp_path / f'{part}.json', answers)}" for part, answers in given.items()]
+    parts = {"all": groups, "generative": groups[:1], "discriminative": groups[1:], "existence": ["existence"]}
     parts |= {"attribute": ["attribute", "state", "number", "action"], "relation": ["relation"]}
     for task, own in parts.items():
-        found = json.loads(sira(*run, "--option", f"task={task}", "--answers", *elsewhere)[1])
-        assert list(dict.fromkeys(group for group, _ in rows(found))) == own
-        assert values(found) == {key: value for key, value in values(report).items() if key[0] in own}
+        found = values(json.loads(sira(*run, "--option", f"task={task}", "--answers", *elsewhere)[1]))
+        assert found == {key: value for key, value in values(report).items() if key[0] in own}
     questions = ("--option", "task=discriminative", "--option", "similarity=spacy", "--json", "--answers", elsewhere[1])
     assert json.loads(sira("eval", "amber", scenes / "amber", *questions)[1])["official"]  # they need no vectors
 
@@ -240,7 +229,7 @@ def test_amber_with_a_second_look(sira, scenes, loaded, lvlm, tmp_path):
     assert values(json.loads(sira(*run, "--answers", tmp_path)[1])) == found
 
 
-def test_captions_of_sira_caption(sira, scenes, loaded, tmp_path, monkeypatch, lvlm):
+def test_captions_of_sira_caption(sira, scenes, tmp_path, monkeypatch, lvlm):
     """CHAIR and AMBER know them by their pictures."""
     monkeypatch.setattr("sira_cli.cli.loading.load_model", lambda preset, *others: lvlm)
     captions = tmp_path / "c.jsonl"
@@ -254,8 +243,7 @@ def test_captions_of_sira_caption(sira, scenes, loaded, tmp_path, monkeypatch, l
 
 def test_sweep_and_eval_give_the_same_figures(sira, scenes):
     """One path for every figure: of the same questions, by sweep, and by eval with answers of one token."""
-    splits = ("random", "popular", "adversarial")
-    files = [scenes / "pope" / f"scenes_pope_{split}.json" for split in splits]
+    files = [scenes / "pope" / f"scenes_pope_{split}.json" for split in SPLITS]
     common = ("--images", scenes / "images", "-p", "demo", "--alpha", 8, "-b", 8, "--json")
     sweep = {(row["k"], row["alpha"]): row for row in json.loads(sira("sweep", *files, "--k", 7, *common)[1])["rows"]}
     options = ("--max-new-tokens", 1, "--k", 7, "--method", "sira")
@@ -265,7 +253,7 @@ def test_sweep_and_eval_give_the_same_figures(sira, scenes):
         *(((0, 0.0), "greedy", "figures", names), ((7, 8.0), "sira", "figures", names)),
         ((7, 8.0), "sira", "differences", names[:3]),
     ):
-        for split, name in itertools.product(splits, shown):
+        for split, name in itertools.product(SPLITS, shown):
             expected = found[f"scenes {split}", method][kind][name]
             assert sweep[cell][kind][f"scenes {split} {name}"] == expected, (cell, split, name)
     assert any(each["value"] for each in sweep[7, 8.0]["differences"].values())  # else equality would prove little
@@ -278,26 +266,11 @@ def test_sweep_and_eval_give_the_same_figures(sira, scenes):
 def elsewhere(tmp_path) -> Path:
     """A question file and two methods' answers to it."""
     labels = enumerate(["yes", "no"] * 4)
-    questions = [
-        {"question_id": n, "image": f"{n // 4}.jpg", "text": f"Is there a {n}?", "label": label} for n, label in labels
-    ]
+    questions = [{"question_id": n, "image": f"{n // 4}.jpg", "text": f"A {n}?", "label": label} for n, label in labels]
     lines(tmp_path / "coco_pope_random.json", questions)
-    for name, said in (("base", ["Yes"] * 8), ("better", ["Yes", "No"] * 3 + ["No", "No"])):
-        lines(tmp_path / f"{name}.jsonl", [{"answer": text} for text in said])
+    for name, texts in (("base", ["Yes"] * 8), ("better", ["Yes", "No"] * 3 + ["No", "No"])):
+        lines(tmp_path / f"{name}.jsonl", [{"answer": text} for text in texts])
     return tmp_path
-
-
-def test_methods_side_by_side(sira, elsewhere):
-    run = ("eval", "pope", elsewhere / "coco_pope_random.json", "--answers", elsewhere / "base.jsonl")
-    code, out, err = sira(*run, "--answers", f"sira={elsewhere / 'better.jsonl'}")
-    assert (code, err) == (0, "")
-    assert [line.split()[:2] for line in out.splitlines() if ".." in line][:2] == [["sira", "87.50"], ["base", "50.00"]]
-    assert "only one of sira and the method is right" in out  # labelled files come first
-    report = json.loads(sira(*run, "--answers", f"sira={elsewhere / 'better.jsonl'}", "--json")[1])
-    # Of eight answers four are right only under sira, one only under base: 2 (1 + 5) / 2^5.
-    (test,) = report["tests"]
-    assert [*test.values()] == ["coco random", "sira", "base", 4, 1, 0.375]
-    assert report["rows"][1]["differences"]["accuracy"]["value"] == -37.5
 
 
 def test_the_papers_row_is_beside(sira, elsewhere):
@@ -323,10 +296,7 @@ def test_a_part_of_the_answers(sira, coco, data, tmp_path):
     for limit in (1, 2):
         run = ("eval", "chair", coco, "--answers", captions, *FALLBACK, "--json", "--limit", limit)
         assert [row["answered"] for row in json.loads(sira(*run)[1])["rows"]] == [limit]
-    said = [{"id": int(id_), "response": text} for id_, text in (SAID | ANSWERED).items()]
-    run = ("eval", "amber", data, "--answers", save(tmp_path / "said.json", said), *EXACT, "--json")
+    given = [{"id": int(id_), "response": text} for id_, text in (SAID | ANSWERED).items()]
+    run = ("eval", "amber", data, "--answers", save(tmp_path / "said.json", given), *EXACT, "--json")
     found = rows(json.loads(sira(*run, "--limit", 1)[1]))
     assert [found[group, "said"]["answered"] for group in ("generative", "discriminative")] == [1, 3]  # about a.jpg
-    save(tmp_path / "said.json", [row for row in said if row["id"] in (2, 4, 8)])
-    code, _, err = sira(*run)
-    assert (code, "id 1 is not answered: 2 of the 3 answers of generative are missing" in err) == (2, True)
