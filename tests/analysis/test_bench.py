@@ -25,15 +25,14 @@ from tests.support.decoding import calibrated_for
 from tests.support.helpers import hooks
 
 HELD_ELSEWHERE = ("gemma4-26b-a4b", "gemma4-e4b", "qwen3.5-4b", "qwen3.5-9b")  # in tests/models/test_layouts.py
-SMALL_TEXT = {"hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 4}
-SMALL_TEXT |= {"num_attention_heads": 4, "num_key_value_heads": 2}
 
 
 def small(name: str) -> dict:
     """A shape with its own tokenizer, processor and family, and hardly any weights."""
     shape = random_models.read(name)
     text, vision = shape["config"]["text_config"], shape["config"]["vision_config"]
-    text |= SMALL_TEXT
+    text |= {"hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 4}
+    text |= {"num_attention_heads": 4, "num_key_value_heads": 2}
     text["rope_parameters"] |= {"mrope_section": [2, 3, 3]}
     vision |= {"depth": 2, "hidden_size": 32, "intermediate_size": 64, "num_heads": 4, "out_hidden_size": 64}
     vision["fullatt_block_indexes"] = [1]
@@ -45,19 +44,6 @@ def qwen() -> Lvlm:
     """Qwen2.5-VL's code, in small, under SIRA with K = 2 of 4."""
     preset = presets.find("qwen2.5-vl-3b").with_settings(k=2, dtype="float32")
     return random_models.make_lvlm(small("qwen2.5-vl-3b"), preset, methods.find("sira"), "cpu")
-
-
-def under(lvlm: Lvlm, method: str) -> Lvlm:
-    # With four layers and shared embeddings DoLa has no early ones to choose from.
-    found = methods.find(method).with_settings(**({"bucket": "high"} if method == "dola" else {}))
-    return lvlm.under(calibrated_for(found, lvlm.model, lvlm.revision))
-
-
-def prepared(lvlm: Lvlm, batch: int, image_tokens: int = 20):
-    return lvlm.prepare(pictures(lvlm.processor, image_tokens, batch), prompts("Describe it.", batch))
-
-
-# --- shapes
 
 
 @pytest.mark.parametrize("name", shape_names())
@@ -80,26 +66,17 @@ def test_a_shape_has_the_size_and_a_processor_of_the_real_model(name: str):
     token = shape["config"].get("image_token_id", shape["config"].get("image_token_index"))
     expected = 576 if name.startswith("llava") else 19 * 14 if name.startswith("gemma") else 29 * 21
     assert int((ids == token).sum()) == expected
-    words = [number for number in ids[ids != token].tolist() if number not in shape["tokens"].values()]
-    # USER: ASSISTANT:, or user and assistant, or these and the eight words of a system's message
-    others = 4 if processor.chat_template is None else 2 if name.startswith(("qwen3.5", "gemma")) else 9
-    assert (len(set(words)), len(words)) == (1, 4 + others)  # all words are one token
-
-
-# --- one request
-
-
-def test_pictures_have_the_size_asked_for_and_a_batch_mixed_ones(qwen: Lvlm):
-    assert qwen.lengths(prepared(qwen, 1, image_tokens=100))[0] == [11 * 9]
-    image, prompt = qwen.lengths(prepared(qwen, 3, image_tokens=100))
-    assert len(set(image)) == 3
-    assert len({a - b for a, b in zip(prompt, image, strict=True)}) == 3  # texts differ, too
 
 
 @pytest.mark.parametrize(("method", "batch"), [("sira", 1), *((method, 3) for method in METHODS)])
 def test_a_request_is_what_its_method_should_do(qwen: Lvlm, method: str, batch: int):
-    lvlm, tokens = under(qwen, method), 4
-    inputs = prepared(lvlm, batch)
+    # With four layers and shared embeddings DoLa has no early ones to choose from.
+    found = methods.find(method).with_settings(**({"bucket": "high"} if method == "dola" else {}))
+    lvlm, tokens = qwen.under(calibrated_for(found, qwen.model, qwen.revision)), 4
+    inputs = lvlm.prepare(pictures(lvlm.processor, 100, batch), prompts("Describe it.", batch))
+    image, prompt = lvlm.lengths(inputs)
+    assert image[0] == 11 * 9
+    assert len({*image}) == len({a - b for a, b in zip(prompt, image, strict=True)}) == batch  # all sizes are mixed
     timing = measure(lvlm, inputs, tokens)
     assert len(timing.tokens) == tokens
     assert [0, timing.encoder, *timing.tokens] == sorted({0, timing.encoder, *timing.tokens})
@@ -107,7 +84,6 @@ def test_a_request_is_what_its_method_should_do(qwen: Lvlm, method: str, batch: 
     assert hooks(lvlm.model) == 0
 
     # Rows in all caches, by hand: L = 4, K = 2, 2 key/value heads of 16 in float32, keys and values.
-    image, prompt = lvlm.lengths(inputs)
     width, new = inputs["input_ids"].shape[1], tokens - 1
     text = max(a - b for a, b in zip(prompt, image, strict=True))
     two = dict.fromkeys(("text-only", "m3id", "pai"), text + new) | dict.fromkeys(("vcd", "maskcd"), width + new)
@@ -117,9 +93,6 @@ def test_a_request_is_what_its_method_should_do(qwen: Lvlm, method: str, batch: 
     rows = (5 if method == "opera" else 1) * 4 * (width + new) + more.get(method, 0)  # five beams
     assert timing.cache_bytes == batch * rows * 2 * 2 * 16 * 4
     assert timing.peak_bytes is None or timing.peak_bytes > timing.cache_bytes
-
-
-# --- figures
 
 
 def test_figures_by_hand():
@@ -137,8 +110,7 @@ def test_figures_by_hand():
     assert dataclasses.astuple(row.requests[3].ratio) == pytest.approx(((1.5 + 9 / 7) / 2, 9 / 7, 1.5))
     assert (row.cache_bytes, row.peak_bytes, row.paper) == (110, 8, {})
     single = [Timing(1.0, (3.0,), 100, None)]
-    row = BenchRow.of("greedy", (1, 50, 30), single, single, [1])
-    assert row.step is row.tokens_per_second is None
+    assert BenchRow.of("greedy", (1, 50, 30), single, single, [1]).step is None
 
 
 def test_methods_take_turns_and_greedy_is_always_among_them(qwen: Lvlm, monkeypatch: pytest.MonkeyPatch):
@@ -153,14 +125,10 @@ def test_methods_take_turns_and_greedy_is_always_among_them(qwen: Lvlm, monkeypa
     first, report = measured
     assert order[3:9] == [(name, 1, 64) for name in ("greedy", "ict", "sira")] * 2  # each run serves shorter lengths
     assert [each[:2] for each in order[9:]] == [(name, 2) for name in ("greedy", "ict", "sira")] * 3
-    assert [(row.method, row.batch) for row in report.rows[:3]] == [("greedy", 1), ("ict", 1), ("sira", 1)]
     assert first.rows == report.rows[:3]
     assert report.rows[2].paper == {32: 1.4, 64: 1.5}
     assert (report.k, report.layers, report.weights, report.stand_ins) == (2, 4, "random", ("ict",))
     assert BenchReport.from_json(report.to_json()) == report
-
-
-# --- the command
 
 
 def test_bench_prints_a_table_and_writes_json(sira, tmp_path):
@@ -171,12 +139,9 @@ def test_bench_prints_a_table_and_writes_json(sira, tmp_path):
     record = json.loads(file.read_text())
     assert (record["schema"], record["lengths"], "stand_ins" in record) == ("sira.bench/1", [3, 32], False)
     greedy, row = record["rows"]
-    assert (greedy["method"], row["method"]) == ("greedy", "sira")
-    assert greedy["step"]["ratio"] == {"median": 1.0, "low": 1.0, "high": 1.0}
-    assert (row["paper"], greedy["image_tokens"]) == ({"32": 1.4}, 64)
-    assert out.startswith("demo, its own weights, 0.01 B parameters, float32, sdpa attention\n")
+    assert (greedy["method"], greedy["step"]["ratio"]["median"], greedy["image_tokens"]) == ("greedy", 1.0, 64)
+    assert (row["method"], row["paper"]) == ("sira", {"32": 1.4})
     assert f"{1e3 * row['step']['seconds']['median']:,.1f} ms  x{row['step']['ratio']['median']:.3f}" in out
-    assert "x1.4" in out
 
 
 def test_a_shape_needs_no_checkpoint(sira, tmp_path, monkeypatch: pytest.MonkeyPatch):
@@ -190,28 +155,3 @@ def test_a_shape_needs_no_checkpoint(sira, tmp_path, monkeypatch: pytest.MonkeyP
     record = json.loads(out)
     assert (record["model"], record["weights"], record["dtype"]) == ("qwen2.5-vl-3b", "random", "bfloat16")
     assert (record["k"], record["layers"], record["stand_ins"]) == (1, 4, ["ict"])
-    table = shape["config"]["text_config"]["vocab_size"] * 64
-    assert record["parameters"] > table  # the output matrix is also the embedding
-
-
-@pytest.mark.parametrize(("family", "batch"), [("Qwen3.5", 1), pytest.param("Gemma 4 E", 2, marks=pytest.mark.slow)])
-def test_layers_that_hold_states_or_nothing(sira, family: str, batch: int, checkpoint_of):
-    given = ["-m", checkpoint_of(family), "-b", batch, "--method", "sira,vcd", "--set", "dtype=float32"]
-    code, out, err = sira("bench", *given, "--max-new-tokens", 3, "--runs", 1, "--image-tokens", 20, "--json")
-    assert code == 0, err
-    assert {row["method"] for row in json.loads(out)["rows"]} == {"greedy", "sira", "vcd"}
-
-
-@pytest.mark.parametrize(
-    ("given", "message"),
-    [
-        (["--shape", "gpt"], "no shape named 'gpt'; there are gemma4-26b-a4b"),
-        (["--shape", "qwen2.5-vl-3b", "-p", "demo"], "--shape is a model of its own"),
-        (["--shape", "qwen2.5-vl-3b", "--set", "quantization=4bit"], "only --device, --set k and --set load.dtype"),
-        (["--max-new-tokens", "0"], "--max-new-tokens '0': expected whole numbers from 1 on, such as 1,8"),
-    ],
-)
-def test_what_cannot_be_measured_is_refused_before_a_model_is_made(sira, given, message):
-    code, out, err = sira("bench", *given)
-    assert (code, out) == (2, "")
-    assert message in err

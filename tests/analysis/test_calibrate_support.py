@@ -8,16 +8,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from sira_cli.analysis.calibration.support import (
-    Source,
-    SupportReport,
-    WithControls,
-    from_controls,
-    from_files,
-    labelled_by,
-    read_captions,
-    truth_of,
-)
+from sira_cli.analysis.calibration import support
+from sira_cli.analysis.calibration.support import Source, SupportReport, WithControls, from_files
 from sira_cli.demo.export import export
 from sira_cli.demo.labelled import scene_report
 from sira_cli.demo.questions import held_out
@@ -28,9 +20,10 @@ from sira_cli.look.second_look import SecondLook
 from sira_cli.look.words import shipped
 from sira_cli.models import presets
 from sira_cli.run.lvlm import load
-from tests.support.endpoint import named, plain, scripted, tokens
+from tests.support.eval.writing import lines, save
 
-SOURCE = Source("m", "r", {"mode": "flag", "words": "chair+amber/1", "question": "?"})
+VERIFY = {"mode": "flag", "words": "chair+amber/1", "question": "?"}
+SOURCE = Source("m", "r", VERIFY)
 WORDS = shipped()
 TEXTS = (
     "A dog stands there. There is a bowl beside a blue bicycle.",
@@ -39,43 +32,31 @@ TEXTS = (
 )
 
 
-def record(name: str, *objects: tuple[str, float], **more) -> str:
+def record(name: str, *objects: tuple[str, float], **more) -> dict:
     claims = [{"thing": thing, "spans": [], "support": support, "neither": 0} for thing, support in objects]
-    verify = {"mode": "flag", "words": "chair+amber/1", "question": "?", "min_support": 0.5}
-    own = {"status": "ok", "file_name": name, "model": "m", "revision": "r", "verify": verify, "objects": claims}
-    return json.dumps(own | more)
-
-
-def write(path: Path, *lines: str) -> Path:
-    path.write_text("\n".join(lines) + "\n", encoding="utf-8")
-    return path
+    own = {"status": "ok", "file_name": name, "model": "m", "revision": "r", "verify": VERIFY | {"min_support": 0.5}}
+    return own | {"objects": claims} | more
 
 
 @pytest.fixture
 def captions(tmp_path) -> Path:
     """Three drawn scenes, each with a caption in a file next to it."""
-    folder = tmp_path / "captions"
-    folder.mkdir()
     for number, text in enumerate(TEXTS):
-        render(held_out(VALIDATION_SEEDS[70 + number]))[0].save(folder / f"{number}.png")
-        (folder / f"{number}.txt").write_text(text)
-    return folder
+        save(tmp_path / "captions" / f"{number}.txt", text)
+        render(held_out(VALIDATION_SEEDS[70 + number]))[0].save(tmp_path / "captions" / f"{number}.png")
+    return tmp_path / "captions"
 
 
 # --- with labels
 
 
-def supports_of(count: int) -> list[tuple[bool, float]]:
-    """Support of made-up objects: of the first kind, and of the second."""
-    rng = np.random.default_rng(count)
-    kinds = (bool(kind) for kind in rng.random(count) < 0.5)
-    return [(kind, float(rng.beta(5, 1) if kind else rng.beta(1, 3))) for kind in kinds]
-
-
 @pytest.mark.parametrize("count", [5, 60, 700])
 def test_the_threshold_is_what_the_rule_says(count):
     """The highest that leaves 3 % of the real objects below, and the lowest that so leaves 98 % of the controls."""
-    supports, grid = supports_of(count), [number / 1000 for number in range(1001)]
+    rng = np.random.default_rng(count)
+    kinds = (bool(kind) for kind in rng.random(count) < 0.5)
+    supports = [(kind, float(rng.beta(5, 1) if kind else rng.beta(1, 3))) for kind in kinds]
+    grid = [number / 1000 for number in range(1001)]
     first, second = ([support for kind, support in supports if kind is wanted] for wanted in (True, False))
     by_labels, by_controls = (SupportReport.of(SOURCE, by, supports, 20) for by in ("labels", "controls"))
     assert by_labels.threshold == max(each for each in grid if np.mean([one < each for one in first]) <= 0.03)
@@ -95,25 +76,19 @@ def test_the_threshold_is_what_the_rule_says(count):
 
 def test_labels_of_ones_own(tmp_path):
     """Synonyms and plurals count, names that the list does not know are compared as they are."""
-    records = write(
-        tmp_path / "captions.jsonl",
-        record("a.jpg", ("dog", 0.9), ("automobile", 0.8), ("lightsaber", 0.7)),
-        record("b.jpg", ("dog", 0.2)),
-        record("c.jpg", status="error"),
-    )
-    labels = tmp_path / "labels.json"
-    labels.write_text(json.dumps({"a.jpg": ["Dogs", "cars", "lightsaber"], "b.jpg": ["cat"]}))
-    source, captions = read_captions([records])
+    objects = record("a.jpg", ("dog", 0.9), ("automobile", 0.8), ("lightsaber", 0.7)), record("b.jpg", ("dog", 0.2))
+    records = lines(tmp_path / "captions.jsonl", [*objects, record("c.jpg", status="error")])
+    labels = save(tmp_path / "labels.json", {"a.jpg": ["Dogs", "cars", "lightsaber"], "b.jpg": ["cat"]})
+    source, captions = support.read_captions([records])
     assert source == SOURCE
     expected = [(True, 0.9), (True, 0.8), (True, 0.7), (False, 0.2)]
-    assert labelled_by(captions, truth_of(captions, labels)) == expected
+    assert support.labelled_by(captions, support.truth_of(captions, labels)) == expected
     for content, message in (
-        ('{"a.jpg": ["dog"]}', r"has no labels of 'b\.jpg' .*line 2"),
-        ('{"a.jpg": "dog"}', "expected a list of objects"),
+        ({"a.jpg": ["dog"]}, r"has no labels of 'b\.jpg' .*line 2"),
+        ({"a.jpg": "dog"}, "expected a list of objects"),
     ):
-        labels.write_text(content)
         with pytest.raises(DataError, match=message):
-            from_files([records], labels)
+            from_files([records], save(labels, content))
 
 
 def test_labels_of_coco(tmp_path):
@@ -121,31 +96,28 @@ def test_labels_of_coco(tmp_path):
     scene = held_out(VALIDATION_SEEDS[60])
     export([scene], tmp_path / "scenes")
     (picture,) = (tmp_path / "scenes/images").iterdir()
-    there, absent = next(name for name in scene.objects if name in HEADS), "giraffe"
-    records = write(tmp_path / "a.jsonl", record(picture.name, (there, 0.9), ("lightsaber", 0.7), (absent, 0.1)))
-    report = from_files([records], tmp_path / "scenes/coco")
+    there = next(name for name in scene.objects if name in HEADS)
+    objects = (there, 0.9), ("lightsaber", 0.7), ("giraffe", 0.1)
+    report = from_files([lines(tmp_path / "a.jsonl", [record(picture.name, *objects)])], tmp_path / "scenes/coco")
     assert (report.objects, report.unknown) == ({"real objects": 1, "hallucinated objects": 1}, 1)
     assert report.threshold == 0.9
-    other = write(tmp_path / "other.jsonl", record("mine.jpg", ("dog", 0.5)))
     with pytest.raises(DataError, match=r"line 1: 'mine\.jpg' is not a file name of COCO"):
-        from_files([other], tmp_path / "scenes/coco")
-
-
-GUIDE = json.dumps(json.loads(record("a.jpg", ("dog", 0.5))) | {"verify": {"mode": "guide"}})
+        from_files([lines(tmp_path / "other.jsonl", [record("mine.jpg", ("dog", 0.5))])], tmp_path / "scenes/coco")
 
 
 @pytest.mark.parametrize(
-    ("lines", "message"),
+    ("records", "message"),
     [
-        (['{"status": "ok", "file_name": "a.jpg", "text": "A dog."}'], r"line 1: not a record with .*`verify=` flag"),
-        ([GUIDE], "not a record with a second look"),
+        ([{"status": "ok", "file_name": "a.jpg", "text": "A dog."}], r"line 1: not a record with .*`verify=` flag"),
+        ([record("a.jpg", ("dog", 0.5), verify={"mode": "guide"})], "not a record with a second look"),
         ([record("a.jpg"), record("b.jpg", revision="other")], r"line 1 and .*line 2: made with different models"),
         ([record("a.jpg", status="error")], "holds no captions"),
+        ([record("a.jpg", verify=VERIFY | {"source": "answer"})], "the server of m tells no probabilities"),
     ],
 )
-def test_records_that_cannot_be_used(tmp_path, lines, message):
+def test_records_that_cannot_be_used(tmp_path, records, message):
     with pytest.raises(DataError, match=message):
-        read_captions([write(tmp_path / "captions.jsonl", *lines)])
+        support.read_captions([lines(tmp_path / "captions.jsonl", records)])
 
 
 def test_scenes_without_files(sira):
@@ -153,34 +125,14 @@ def test_scenes_without_files(sira):
     assert (code, json.loads(out)) == (0, json.loads(scene_report(load("demo", method="sira"), 3).to_json()))
 
 
-def test_a_preset_of_another_model_is_not_written(sira, tmp_path):
-    records = write(tmp_path / "captions.jsonl", record("a.jpg", ("dog", 0.9), ("cat", 0.1)))
-    labels = write(tmp_path / "labels.json", '{"a.jpg": ["dog"]}')
-    command = ("calibrate", "support", records, "--labels", labels, "-p", "demo")
-    code, out, err = sira(*command, "--write-preset", tmp_path / "mine.yaml")
-    assert (code, out) == (2, "")
-    assert "the records are of m, the preset is for bundled" in err
-    code, out, err = sira(*command)
+def test_a_preset_is_written_of_the_model_of_the_records(sira, tmp_path):
+    records = lines(tmp_path / "captions.jsonl", [record("a.jpg", ("dog", 0.9), ("cat", 0.1))])
+    command = ("calibrate", "support", records, "--labels", save(tmp_path / "labels.json", {"a.jpg": ["dog"]}))
+    code, out, err = sira(*command, "-p", "demo", "--write-preset", tmp_path / "mine.yaml")
+    assert (code, out, "the records are of m, the preset is for bundled" in err) == (2, "", True)
+    code, out, err = sira(*command, "-m", "m", "--write-preset", tmp_path / "mine.yaml")
     assert (code, "min_support = 0.9" in out, "only 1 hallucinated objects" in err) == (0, True, True)
-
-
-def test_records_of_a_server(sira, captions, tmp_path):
-    labels = write(tmp_path / "labels.json", json.dumps({f"captions/{number}.png": ["dog"] for number in range(3)}))
-
-    def script(number, body):
-        return tokens({"Yes": 0.6, "No": 0.2} if "dog" in named(body) else {"Yes": 0.2, "No": 0.6})
-
-    for name, replies in (("plain.jsonl", lambda number, body: plain("Yes")), ("checks.jsonl", script)):
-        with scripted(replies) as (_, address):
-            command = ("check", captions, "--endpoint", address, "-m", "qwen3-vl:8b", "-o", tmp_path / name)
-            assert sira(*command)[0] == 0
-    code, _, err = sira("calibrate", "support", tmp_path / "plain.jsonl", "--labels", labels)
-    assert (code, "tells no probabilities" in err) == (2, True)
-    command = ("calibrate", "support", tmp_path / "checks.jsonl", "--labels", labels)
-    preset = tmp_path / "mine.yaml"
-    code, out, _ = sira(*command, "-m", "qwen3-vl:8b", "--write-preset", preset, "--json")
-    assert (code, json.loads(out)["threshold"]) == (0, 0.749)  # 0.6 / 0.8, a little less in floats
-    assert presets.find(str(preset)).verify.min_support == 0.749
+    assert presets.find(str(tmp_path / "mine.yaml")).verify.min_support == 0.9
 
 
 # --- by controls
@@ -196,17 +148,16 @@ def test_controls_are_what_only_other_captions_name():
     ]
     heads = {thing.group for text in texts for thing in WORDS.things(text)}
     words = WithControls(WORDS, texts)
+    assert words.name != WORDS.name
     for text in texts:
         own, found = WORDS.things(text), words.things(text)
-        assert found[: len(own)] == own
         controls = found[len(own) :]
         groups, others = {control.group for control in controls}, heads - {thing.group for thing in own}
+        assert found == [*own, *controls] == words.things(text)
         assert groups <= others
         assert len(groups) == len(controls) == min(8, len(others))
         assert not any(control.spans for control in controls)
         assert all(WORDS.group(control.name) == control.group for control in controls)
-        assert words.things(text) == found
-    assert words.name != WORDS.name
     with pytest.raises(DataError, match="name no different things of a list"):
         WithControls(WORDS, ["A dog.", "The puppy."])
 
@@ -214,61 +165,36 @@ def test_controls_are_what_only_other_captions_name():
 def test_the_report_counts_named_things_and_controls():
     def check(named=(), controls=(), **more):
         objects = [{"spans": [[0, 1]], "support": each} for each in named]
-        objects += [{"spans": [], "support": each} for each in controls]
-        return json.loads(record("a.jpg")) | {"objects": objects} | more
+        return record("a.jpg", objects=objects + [{"spans": [], "support": each} for each in controls], **more)
 
-    report = from_controls([check([0.9, 0.2], [0.1, 0.5]), check([0.6], [0.3, 0.7]), check(status="error")])
-    assert (report.pictures, report.failed, report.objects) == (2, 1, {"named objects": 3, "controls": 4})
-    assert report.threshold == 0.701
-    doubts = [*report.doubts()]
-    assert doubts[0].startswith("support means little here: 67% of the named")
-    assert doubts[1] == "only 4 controls: the threshold is uncertain"
+    report = support.from_controls([check([0.9, 0.2], [0.1, 0.5]), check([0.6], [0.3, 0.7]), check(status="error")])
+    assert (report.pictures, report.failed, report.threshold) == (2, 1, 0.701)
+    assert [doubt.partition(":")[0] for doubt in report.doubts()] == ["support means little here", "only 4 controls"]
     with pytest.raises(DataError, match="no picture could be asked about"):
-        from_controls([check(status="error")])
+        support.from_controls([check(status="error")])
 
 
 def test_captions_are_asked_about_and_answers_are_kept(sira, captions, tmp_path):
     words, look = WithControls(WORDS, TEXTS), SecondLook(load("demo", method="greedy"))
-    support = {True: [], False: []}
+    alone = {True: [], False: []}
     for number, text in enumerate(TEXTS):
         image = render(held_out(VALIDATION_SEEDS[70 + number]))[0]
         for thing in words.things(text):  # slowly, each in a question of its own
-            support[bool(thing.spans)].append(look.claims(image, [thing])[0].support)
-    command = ("calibrate", "support", captions, "--controls", "-p", "demo", "--json", "--answers")
+            alone[bool(thing.spans)].append(look.claims(image, [thing])[0].support)
     file, preset = tmp_path / "answers.jsonl", tmp_path / "mine.yaml"
-    code, out, err = sira(*command, file)
+    command = ("calibrate", "support", captions, "--controls", "-p", "demo", "--json", "--answers", file)
+    code, out, err = sira(*command)
     assert code == 0, err
     found = json.loads(out)
-    threshold = next(each for each in range(1001) if np.mean([one < each / 1000 for one in support[False]]) >= 0.98)
+    threshold = next(each for each in range(1001) if np.mean([one < each / 1000 for one in alone[False]]) >= 0.98)
     assert found["threshold"] == pytest.approx(threshold / 1000, abs=0.0011)
-    assert [found["pictures"], *found["objects"].values()] == [3, len(support[True]), len(support[False])]
+    assert [found["pictures"], *found["objects"].values()] == [3, len(alone[True]), len(alone[False])]
     records = [json.loads(each) for each in file.read_text().splitlines()]
     asked = [(bool(each["spans"]), each["support"]) for one in records for each in one["objects"]]
     for kind in (True, False):
-        assert [one for is_named, one in asked if is_named is kind] == pytest.approx(support[kind], abs=1e-5)
+        assert [one for is_named, one in asked if is_named is kind] == pytest.approx(alone[kind], abs=1e-5)
     for each in records:
         assert each["support"] == min(one["support"] for one in each["objects"] if one["spans"])
-    code, again, err = sira(*command, file, "--write-preset", preset)
+    code, again, err = sira(*command, "--write-preset", preset)
     assert (code, json.loads(again)) == (0, found), err
     assert presets.find(str(preset)).verify.min_support == found["threshold"]
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        (["x", "--controls", "--labels", "x.json"], "--controls needs no labels"),
-        (["captions", "--controls", "-p", "demo", "--objects", "ask"], "needs a list of objects: give --objects FILE"),
-        (["x", "--scenes"], "--scenes and --limit are for drawn scenes"),
-        (["x"], "give the ground truth: --labels PATH"),
-        (["--labels", "x.json"], "--labels is for records: also give PATH"),
-        (["x", "--controls", "--scenes"], "--scenes and --limit are for drawn scenes"),
-        (["x", "--answers", "a.jsonl"], "--answers and --objects are for --controls"),
-        (["--controls"], "--controls is for captions, such as `sira caption -o FILE` writes: give PATH"),
-        (["-m", "m"], "name files of records, which `sira caption --verify flag -o captions.jsonl` writes"),
-    ],
-)
-def test_options_that_do_not_fit_are_refused(sira, captions, monkeypatch, options, message):
-    monkeypatch.chdir(captions.parent)
-    code, _, err = sira("calibrate", "support", *options)
-    assert code == 2
-    assert message in err

@@ -1,24 +1,41 @@
-"""Records in other forms, with texts that somebody has corrected."""
+"""Records in other forms, with texts that somebody has corrected; and what ExifTool makes of an argument file."""
 
 from __future__ import annotations
 
 import csv
 import json
+import os
+import shutil
+import subprocess
 from pathlib import Path
 
 import pytest
 from PIL import Image
 
-from sira_cli.analysis.export import corrected
+from sira_cli.analysis.export import _UNNAMABLE, arguments, corrected
 from sira_cli.errors import DataError
-from tests.support.records import caption_record as result
+from tests.support.eval.writing import lines, read, save
+from tests.support.records import caption_record
 
 FAILED = {"status": "error", "error": "no picture", "finish_reason": "error", "text": ""}
+EXIFTOOL = shutil.which("exiftool")
+with_exiftool = pytest.mark.skipif(EXIFTOOL is None, reason="needs apt-get install libimage-exiftool-perl")
 
 
-def written(path: Path, *records: dict) -> Path:
-    path.write_text("".join(f"{json.dumps(record)}\n" for record in records), encoding="utf-8")
-    return path
+def picture(folder: Path, name: str = "a.jpg") -> Path:
+    file = folder / name
+    Image.new("RGB", (8, 8), "red").save(file, "PNG" if name.endswith(".png") else "JPEG")
+    return file
+
+
+@pytest.fixture
+def folder(tmp_path):
+    """A folder with three pictures and their records: the second one was tried twice, the third one failed."""
+    for name in "abc":
+        picture(tmp_path, f"{name}.png")
+    records = [caption_record("a.png"), *(caption_record(name, **FAILED) for name in ("b.png", "c.png"))]
+    lines(tmp_path / "captions.jsonl", [*records, caption_record("b.png", "Two cats.")])
+    return tmp_path
 
 
 def correction(name: str, text: str) -> dict:
@@ -29,33 +46,20 @@ def texts(folder: Path) -> dict[str, str]:
     return {file.name: file.read_text() for file in folder.glob("*.txt")}
 
 
-@pytest.fixture
-def folder(tmp_path):
-    """A folder with three pictures and their records: the second one was tried twice, the third one failed."""
-    for name in "abc":
-        Image.new("RGB", (8, 8)).save(tmp_path / f"{name}.png")
-    records = [result("a.png"), result("b.png", **FAILED), result("c.png", **FAILED), result("b.png", "Two cats.")]
-    written(tmp_path / "captions.jsonl", *records)
-    return tmp_path
-
-
 def test_a_table_has_a_row_per_picture(folder, sira):
-    code, _, err = sira(
-        "export", folder / "captions.jsonl", "--csv", folder / "c.csv", "--parquet", folder / "c.parquet"
-    )
+    tables = ("--csv", folder / "c.csv", "--parquet", folder / "c.parquet")
+    code, _, err = sira("export", folder / "captions.jsonl", *tables)
     assert (code, err.count(": 3\n")) == (0, 2)
     with (folder / "c.csv").open(newline="") as file:
-        rows = list(csv.DictReader(file))
-    assert [(row["file_name"], row["status"], row["text"]) for row in rows] == [
-        *[("a.png", "ok", "A dog."), ("b.png", "ok", "Two cats."), ("c.png", "error", "")]
-    ]
+        found = [(row["file_name"], row["status"], row["text"]) for row in csv.DictReader(file)]
+    assert found == [("a.png", "ok", "A dog."), ("b.png", "ok", "Two cats."), ("c.png", "error", "")]
     from pyarrow import parquet
 
     assert parquet.read_table(folder / "c.parquet").column("text").to_pylist() == ["A dog.", "Two cats.", ""]
 
 
 def test_text_files_are_those_of_a_run(folder, sira):
-    (folder / "a.txt").write_text("Mine.\n")
+    save(folder / "a.txt", "Mine.\n")
     code, _, err = sira("export", folder / "captions.jsonl", "--sidecar")
     assert code == 0
     for note in ("text files: 1", "left out: records without a text: 1", "left out: texts whose files exist: 1"):
@@ -67,16 +71,16 @@ def test_text_files_are_those_of_a_run(folder, sira):
 
 def test_corrected_texts_replace_those_of_the_run_alone(folder, sira):
     sira("export", folder / "captions.jsonl", "--sidecar")
-    (folder / "b.txt").write_text("Mine.\n")
-    given = (correction("a.png", "A"), correction("b.png", "B"), correction("a.png", "A cat."))
-    command = ("export", folder / "captions.jsonl", "--corrections", written(folder / "corrections.jsonl", *given))
+    save(folder / "b.txt", "Mine.\n")
+    given = [correction("a.png", "A"), correction("b.png", "B"), correction("a.png", "A cat.")]
+    command = ("export", folder / "captions.jsonl", "--corrections", lines(folder / "corrections.jsonl", given))
     assert sira(*command, "--sidecar")[0] == 0
     assert texts(folder) == {"a.txt": "A cat.\n", "b.txt": "Mine.\n"}
     moved = folder / "elsewhere/captions.jsonl"
     moved.parent.mkdir()
     assert sira(*command, "-o", moved)[0] == 0
-    records = [json.loads(line) for line in moved.read_text().splitlines()]
     expected = [("../a.png", "A cat.", "A dog."), ("../b.png", "B", "Two cats."), ("../c.png", "", None)]
+    records = read(moved)
     assert [(record["file_name"], record["text"], record.get("draft")) for record in records] == expected
     assert [record["key"] for record in records] == [f"key of {name}.png" for name in "abc"]
 
@@ -89,28 +93,22 @@ def test_corrected_texts_replace_those_of_the_run_alone(folder, sira):
     ],
 )
 def test_what_is_no_correction_is_refused(folder, sira, wrong, message):
-    corrections = written(folder / "corrections.jsonl", correction("a.png", "A cat."), wrong)
+    corrections = lines(folder / "corrections.jsonl", [correction("a.png", "A cat."), wrong])
     given = ("export", folder / "captions.jsonl", "--corrections", corrections)
     code, _, err = sira(*given, "--csv", folder / "c.csv")
     assert (code > 0, message in err, (folder / "c.csv").exists()) == (True, True, False)
 
 
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ((), "nothing to write"),
-        (("--csv", "c.txt"), "ends in .csv"),
-        (("-o", "captions.jsonl"), "is read by this command"),
-        (("--exiftool", "args"), "exists"),
-    ],
-)
-def test_nothing_is_replaced_unasked(options, message, folder, sira, monkeypatch):
-    monkeypatch.chdir(folder)
-    Path("args").write_text("mine", encoding="utf-8")
-    code, _, err = sira("export", "captions.jsonl", *options)
-    assert code == 2
-    assert message in err
-    assert Path("args").read_text(encoding="utf-8") == "mine"
+def test_scores_of_the_text_before_leave_and_a_value_of_a_schema_stays_json():
+    record = caption_record("a.png", "A dog.", schema="sira.check/1", support=0.1, added=["dog"], words=[{"word": "A"}])
+    record["objects"] = [{"thing": "dog", "spans": [[2, 5]], "support": 0.1, "neither": 0.0}]
+    new = corrected(record, "A cat.")
+    assert (new["text"], new["draft"], new["objects"], new["key"]) == ("A cat.", "A dog.", [], record["key"])
+    assert not {"added", "words", "support"} & new.keys()
+    record = caption_record("a.png", '["dog"]', json_schema="tags:3", data=["dog"])
+    assert corrected(record, '["cat"]')["data"] == ["cat"]
+    with pytest.raises(DataError, match=r"a\.png: its text follows a schema"):
+        corrected(record, "A cat.")
 
 
 def test_arguments_for_exiftool_name_pictures_that_are_there(folder, sira):
@@ -120,18 +118,184 @@ def test_arguments_for_exiftool_name_pictures_that_are_there(folder, sira):
     assert f"texts in {folder / 'args'}, for `exiftool -@ {folder / 'args'}`: 1\n" in err
     assert "left out: texts about pictures that are several, not in a file here" in err
     assert str(folder / "b.png") in (folder / "args").read_text().splitlines()
+    assert all(map(_UNNAMABLE.search, ("touch x|", "a\nb.jpg")))  # ExifTool would read these names otherwise
 
 
-def test_scores_of_the_text_before_leave():
-    record = result("a.png", "A dog.", schema="sira.check/1", support=0.1, added=["dog"], words=[{"word": "A"}])
-    record["objects"] = [{"thing": "dog", "spans": [[2, 5]], "support": 0.1, "neither": 0.0}]
-    new = corrected(record, "A cat.")
-    assert (new["text"], new["draft"], new["objects"], new["key"]) == ("A cat.", "A dog.", [], record["key"])
-    assert not {"added", "words", "support"} & new.keys()
+# --- beside pictures that people have described in their programs
 
 
-def test_a_text_that_follows_a_schema_stays_json():
-    record = result("a.png", '["dog"]', json_schema="tags:3", data=["dog"])
-    assert corrected(record, '["cat"]')["data"] == ["cat"]
-    with pytest.raises(DataError, match=r"a\.png: its text follows a schema"):
-        corrected(record, "A cat.")
+def record(text="A cat.", **more):
+    return {"schema": "sira.caption/1", "status": "ok", "model": "m", "text": text, **more}
+
+
+def followed(caption, **more):
+    data = {"caption": caption, **more}
+    return record(json.dumps(data), data=data)
+
+
+def put(*commands: tuple[Path, list[str]]) -> None:
+    args = [line for file, fields in commands for line in ("-q", "-overwrite_original", *fields, str(file), "-execute")]
+    subprocess.run([EXIFTOOL, "-@", "-"], input="\n".join(args).encode(), check=True)
+
+
+def export(folder: Path, *given: tuple, replace: bool = False) -> dict[str, dict]:
+    """Run ExifTool with an argument file, from another folder; twice, as the second time changes nothing.
+
+    Return the fields of all sidecars by name.
+    """
+    args = [line for each in given for line in arguments(*each, replace=replace)]
+    (folder / "args").write_bytes(b"".join(os.fsencode(line) + b"\n" for line in args))
+    before, states = {file: file.read_bytes() for file, *_ in given}, []
+    for _ in range(2):
+        done = subprocess.run([EXIFTOOL, "-@", folder / "args"], capture_output=True, text=True, cwd="/", check=False)
+        assert (done.stderr, done.stdout) == ("", "")
+        times = {file: 0 if replace else file.stat().st_mtime_ns for file in folder.glob("*.xmp")}
+        states.append({file: (file.read_bytes(), time) for file, time in times.items()})
+    assert states[0] == states[1]
+    assert before == {file: file.read_bytes() for file in before}
+    assert not list(folder.glob("*_original"))
+    return sidecars(folder)
+
+
+def sidecars(folder: Path) -> dict[str, dict]:
+    command = [EXIFTOOL, "-j", "-struct", "-b", "-charset", "filename=utf8", "-G1", "-XMP:all", "--XMPToolkit"]
+    if not (files := [*folder.glob("*.xmp")]):
+        return {}
+    found = json.loads(subprocess.check_output([*command, *files]))
+    return {Path(each.pop("SourceFile")).name: each for each in found}
+
+
+@with_exiftool
+def test_a_picture_without_metadata_gets_all(tmp_path):
+    looked = {"objects": [{"thing": "dog", "spans": [[10, 13]], "support": 0.1}], "verify": {"min_support": 0.5}}
+    given = followed("Naïve 夕焼け & <b>.\n🙂", alt="Two animals.", tags=["cat", "dog", "black/white", "cat"])
+    assert export(tmp_path, (picture(tmp_path), given | looked))["a.jpg.xmp"] == {
+        "XMP-dc:Description": "Naïve 夕焼け & <b>.\n🙂",
+        "XMP-dc:Subject": ["cat", "dog", "black/white"],
+        "XMP-digiKam:TagsList": ["cat", "dog", "black|white"],
+        "XMP-iptcCore:AltTextAccessibility": "Two animals.",
+        "XMP-photoshop:CaptionWriter": "sira, m; unsure: dog",
+    }
+
+
+DESCRIBED = [  # as Lightroom, digiKam, Windows, and others write it
+    ["-XMP-dc:Description=Mine", "-IPTC:Caption-Abstract=Mine", "-EXIF:ImageDescription=Mine"],
+    ["-XMP-dc:Description-de=Meins", "-XMP-tiff:ImageDescription=Mine", "-XMP-exif:UserComment=Mine"],
+    *([f"-EXIF:XP{name}=Mine"] for name in ("Title", "Comment", "Subject")),
+    *([f"-EXIF:{name}=Mine"] for name in ("ImageDescription", "UserComment")),
+    *([f"-{name}=Mine"] for name in ("IPTC:Caption-Abstract", "Comment", "XMP-acdsee:Caption")),
+    ["-XMP-dc:Description-de=Meins"],
+]
+
+
+@with_exiftool
+def test_a_description_in_the_picture_stays_alone(tmp_path):
+    files = [(picture(tmp_path, f"{number}.jpg"), fields) for number, fields in enumerate(DESCRIBED)]
+    put(*files)
+    assert export(tmp_path, *((file, record()) for file, _ in files)) == {}
+
+
+@with_exiftool
+def test_descriptions_in_sidecars_stay(tmp_path):
+    files = [picture(tmp_path, f"{name}.jpg") for name in ("long", "short", "both", "empty", "author")]
+    empty, author = files[3:]
+    put(
+        (tmp_path / "long.jpg.xmp", ["-XMP-dc:Description=Mine", "-XMP-dc:Description-de=Meins", "-XMP:Rating=4"]),
+        (tmp_path / "short.xmp", ["-XMP-tiff:ImageDescription=Mine", "-XMP:Rating=4"]),
+        (tmp_path / "both.jpg.xmp", ["-XMP:Rating=4"]),
+        (tmp_path / "both.xmp", ["-XMP-dc:Description=Mine"]),
+        (empty, ["-EXIF:ImageDescription= ", "-EXIF:Artist=Me"]),
+        (tmp_path / "empty.xmp", ["-XMP:Rating=4", "-XMP-dc:Title=Title"]),
+        (author, ["-IPTC:Writer-Editor=Jo"]),
+    )
+    before = sidecars(tmp_path)
+    pet, cat = {"XMP-iptcCore:AltTextAccessibility": "A pet."}, {"XMP-dc:Description": "A cat."}
+    assert export(tmp_path, *((file, followed("A cat.", alt="A pet.")) for file in files)) == {
+        "long.jpg.xmp": before["long.jpg.xmp"] | pet,
+        "short.xmp": before["short.xmp"] | pet,
+        "both.jpg.xmp": before["both.jpg.xmp"] | pet,
+        "both.xmp": before["both.xmp"],
+        "empty.xmp": before["empty.xmp"] | pet | cat | {"XMP-photoshop:CaptionWriter": "sira, m"},
+        "author.jpg.xmp": pet | cat,
+    }
+
+
+@with_exiftool
+def test_replace_is_asked_for(tmp_path):
+    file = picture(tmp_path)
+    old = ["-XMP-dc:Description=Old", "-XMP-dc:Description-de=Alt", "-XMP:Rating=4"]
+    put((file, ["-EXIF:ImageDescription=Old", "-XMP-dc:Description=Old"]), (tmp_path / "a.jpg.xmp", old))
+    fields = {"XMP-dc:Description": "A cat.", "XMP-tiff:ImageDescription": "A cat."}  # Immich prefers the second one
+    fields |= {"XMP-photoshop:CaptionWriter": "sira, m", "XMP-xmp:Rating": 4}
+    assert export(tmp_path, (file, record()), replace=True) == {"a.jpg.xmp": fields}
+
+
+@with_exiftool
+def test_a_correction_replaces_what_was_written_before_it(tmp_path):
+    wrong, right = record("A dog."), record("A cat.")
+    files = [picture(tmp_path, f"{name}.jpg") for name in ("mine", "translated", "same")]
+    export(tmp_path, *((file, wrong) for file in files))
+    put(
+        (tmp_path / "mine.jpg.xmp", ["-XMP-dc:Description=My cat."]),
+        (tmp_path / "translated.jpg.xmp", ["-XMP-dc:Description-de=Eine Katze."]),
+    )
+    assert export(tmp_path, *((file, right, wrong) for file in files)) == {
+        "mine.jpg.xmp": {"XMP-dc:Description": "My cat."},
+        "translated.jpg.xmp": {"XMP-dc:Description-de": "Eine Katze."},
+        "same.jpg.xmp": {"XMP-dc:Description": "A cat."},
+    }
+
+
+# Fields of the picture | fields of the sidecar | dc:Subject and digiKam:TagsList of the sidecar afterwards.
+KEYWORDS = """
+| | cat + new | cat + new
+XMP-dc:Subject=cat + IPTC:Keywords=cat + XMP-lr:HierarchicalSubject=Animals\\cat | | cat + new | Animals/cat + new
+IPTC:Keywords=old | XMP-dc:Subject=cat + XMP-lr:HierarchicalSubject=Animals\\cat | cat + old + new | Animals/cat + new
+XMP-digiKam:TagsList=A/Jo + XMP-lr:HierarchicalSubject=A\\Jo + XMP-dc:Subject=Jo \
+| XMP-digiKam:TagsList=B/Rome + XMP-dc:Subject=Rome | Rome + Jo + cat + new | B/Rome + A/Jo + cat + new
+EXIF:XPKeywords=cat;my dog + XMP-dc:Subject=cat + XMP-microsoft:LastKeywordXMP=cat | \
+| cat + my dog + new | cat + my dog + new
+| XMP-digiKam:TagsList=Trips/Rome | cat + new | Trips/Rome + cat + new
+IPTC:Keywords=a; b + IPTC:Keywords=c | | a; b + c + cat + new | a; b + c + cat + new
+"""
+
+
+@with_exiftool
+def test_keywords_of_people_are_neither_hidden_nor_doubled(tmp_path):
+    """Those of Lightroom, digiKam, Windows and Immich, also such as are added later."""
+    rows = [
+        [[part.replace("\\", "|") for part in cell.strip().split(" + ") if part] for cell in row.split("|")]
+        for row in KEYWORDS.strip().splitlines()
+    ]
+    files = [picture(tmp_path, f"{number}.jpg") for number in range(len(rows))]
+    for file, (own, beside, *_) in zip(files, rows, strict=True):
+        for place, fields in ((file, own), (file.with_name(f"{file.name}.xmp"), beside)):
+            if fields:
+                put((place, [f"-{field}" for field in fields]))
+    given = [(file, record('["cat", "new"]', data=["cat", "new"])) for file in files]
+    found = export(tmp_path, *given)
+    for file, (_, _, subject, tags) in zip(files, rows, strict=True):
+        fields = found[f"{file.name}.xmp"]
+        assert (fields["XMP-dc:Subject"], fields["XMP-digiKam:TagsList"]) == (subject, tags), file
+        assert "XMP-dc:Description" not in fields
+    put((files[0], ["-XMP-dc:Subject=dog"]))
+    every = ["cat", "new", "dog"]
+    assert export(tmp_path, *given)["0.jpg.xmp"] == {"XMP-dc:Subject": every, "XMP-digiKam:TagsList": every}
+
+
+NAMES = ["-q.jpg", "# a.jpg", " b'\"  c$1 @d.jpg", "%d 100%.jpg", "ä 夕.png", "c\\nd.jpg", ".e.jpg", "f.g.JPG"]
+TEXTS = ["<b>", "=a", "<=/etc/passwd", "@x", "-x", "# x", "a < b", "&lt;", "&#65;", "a\\", "x\ny"]
+TEXTS += ["${x} $5", "10 %d", "'"]
+
+
+@with_exiftool
+def test_names_and_texts_of_every_kind(tmp_path):
+    files = dict.fromkeys(NAMES, "A cat.") | {f"{number}.jpg": text for number, text in enumerate(TEXTS)}
+    tags = ["cat", "a & b", "&amp;", "$x", "夕"]
+    no_text = picture(tmp_path, os.fsdecode(b"\xff.jpg"))
+    given = [(picture(tmp_path, name), followed(text, tags=tags)) for name, text in files.items()]
+    found = export(tmp_path, (no_text, record()), *given)
+    assert no_text.with_name(f"{no_text.name}.xmp").exists()
+    for name, text in files.items():
+        fields = found[f"{name}.xmp"]
+        assert (fields["XMP-dc:Description"], fields["XMP-dc:Subject"]) == (text, tags), name

@@ -1,4 +1,4 @@
-"""`sira report` of traces: the page says what they say and nothing else."""
+"""`sira report`: the pages of traces and of records say what these say and nothing else."""
 
 from __future__ import annotations
 
@@ -7,55 +7,43 @@ import hashlib
 import io
 import json
 import re
+from html import unescape
 from html.parser import HTMLParser
 from pathlib import Path
+from typing import Any
 
 import jsonschema
 import pytest
 from PIL import Image
 
-from sira_cli.analysis.page import render, to_script
+from sira_cli.analysis.page import make_page, render, to_script
 from sira_cli.analysis.page.cards import Card, Scale, label, token_texts
 from sira_cli.analysis.trace.read import read_traces
-from tests.support.traces import CAPTION, END, HOSTILE, SCHEMA, failed, hostile, looked_at, make_trace, write_traces
-
-VOID = ("img", "input", "meta", "path")
+from sira_cli.errors import DataError
+from tests.support.eval.writing import lines
+from tests.support.records import caption_record
+from tests.support.traces import END, HOSTILE, SCHEMA, failed, hostile, looked_at, make_trace, write_traces
 
 
 class Page(HTMLParser):
-    """What of a page the tests look at: elements with their attributes, text by element."""
+    """What of a page the tests look at: elements with their attributes, its text, the tokens of the text, the data."""
 
     def __init__(self, html: str) -> None:
         super().__init__()
-        self.html, self.strip, self.text = html, "", ""
-        self.elements: list[tuple[str, dict[str, str]]] = []
-        self.data: list[dict] = []
-        self._open: list[tuple[str, dict[str, str]]] = []
+        self.html, self.text, self.elements, self.data = html, "", list[tuple[str, dict[str, str]]](), list[dict]()
         self.feed(html)
+        self.tags = [tag for tag, _ in self.elements]
         self.tokens = [attrs for tag, attrs in self.elements if tag == "span" and "title" in attrs]
+        self.strip = unescape(re.sub("<[^>]*>", "", self.part(r'<div class="strip".*?</div>')))
 
     def handle_starttag(self, tag, attrs):
         self.elements.append((tag, dict(attrs)))
-        if tag not in VOID:
-            self._open.append(self.elements[-1])
-
-    def handle_endtag(self, tag):
-        if tag not in VOID:
-            assert self._open.pop()[0] == tag
 
     def handle_data(self, data):
-        tag, attributes = self._open[-1] if self._open else ("", {})
-        if tag == "script":
-            if attributes.get("type") == "application/json":
-                self.data.append(json.loads(data))
-            return
-        if tag != "style":
+        if self.lasttag not in ("script", "style"):
             self.text += data
-        if any(attributes.get("class") == "strip" for _, attributes in self._open):
-            self.strip += data
-
-    def count(self, tag, name=None):
-        return sum(found == tag and name in (None, *attrs.get("class", "").split()) for found, attrs in self.elements)
+        elif data.strip() and self.elements[-1][1].get("type") == "application/json":
+            self.data.append(json.loads(data))
 
     def part(self, pattern: str) -> str:
         return re.search(pattern, self.html, re.DOTALL)[0]
@@ -70,22 +58,16 @@ def page_of(tmp_path):
     return make
 
 
-@pytest.fixture
-def one() -> list[dict]:
-    return make_trace(text="A cat.")
+# --- traces
 
 
 def test_what_cannot_be_seen_has_a_sign(tmp_path):
-    def tokens_of(text: str) -> list:
-        return read_traces(write_traces(tmp_path / "trace.jsonl", make_trace(text=text)))[0].tokens
-
-    tokens = tokens_of("a\n🐈 b\u202ec")
-    shown = [str(piece) for piece in token_texts(tokens)]
+    (trace,) = read_traces(write_traces(tmp_path / "trace.jsonl", make_trace(text="a\n🐈 b\u202ec")))
+    shown = [str(piece) for piece in token_texts(trace.tokens)]
     assert shown[1:3] == ['<span class="sign" data-sign="↵"></span>\n', '<span class="sign">⟨F0⟩</span>']
-    assert [label(token) for token in tokens[1:6]] == ["↵", "⟨F0⟩", "⟨9F⟩", "⟨90⟩", "⟨88⟩"]
     assert shown[5].startswith("🐈")
     assert shown[6] == ' b<span class="sign" data-sign="⟨U+202E⟩"></span>c'
-    assert [label(tokens_of(text)[0]) for text in ("ab\u202ecd", "\0")] == ["ab⟨U+202E⟩cd", "␀"]
+    assert [label(trace.tokens[step]) for step in (1, 2, 5, 6)] == ["↵", "⟨F0⟩", "⟨88⟩", " b⟨U+202E⟩c"]
 
 
 def test_every_token_has_the_doubt_of_its_word(page_of):
@@ -97,6 +79,8 @@ def test_every_token_has_the_doubt_of_its_word(page_of):
     #       There   is      a       booksh ' elves  ,       and     a       dog    .       end
     assert marks == ["pale", "pale", "pale", "g2", "g2", "pale", "pale", "pale", "g0", "pale", "pale"]
     assert (page.data[0]["first"], page.data[0]["tokens"][4]["grounding"]) == (3, 0.3)
+    beside = page.part(r'<div class="evidence">.*?</section>')
+    assert re.findall(r"<bdi>(.*?)</bdi>", beside) == ["bookshelves", "dog"]  # the least grounded first
 
 
 def test_what_a_second_look_does_not_support_is_marked(page_of):
@@ -115,43 +99,8 @@ def test_what_a_second_look_does_not_support_is_marked(page_of):
     supported = [(token["text"], token["support"]) for token in page.data[0]["tokens"] if token.get("supported")]
     assert supported == [(" dog", 0.7)]
     section = page.part(r'<section class="things".*?</section>')
-    assert "Objects not supported: 2 of 3" in section
     assert re.findall(r"<bdi>(.*?)</bdi>", section) == ["bookshelf", "cat", "dog"]
-    assert re.findall(r"<td>([\d.]+)</td>", section) == ["0.25", "0.70", "0.70"]
     assert section.count("[not supported]") == 2
-
-
-def test_the_words_to_doubt_stand_beside_the_picture(page_of):
-    trace = make_trace(text="There is a cat, and a dog on a sofa.")
-    for word in trace[-1]["words"]:
-        word["grounding"] = {"cat,": 0.9, "dog": 0.104, "sofa.": 0.3999}.get(word["word"], 0.0)
-    page = page_of(trace)
-    evidence = page.part(r'<div class="evidence">.*?</section>')
-    assert "Words to doubt: 2 of 3" in evidence
-    assert re.findall(r"<bdi>(.*?)</bdi>", evidence) == ["dog", "sofa", "cat"]
-    # A probability has no sign.
-    assert re.findall(r'<td data-value="[^"]*">([^<]*)<svg', evidence) == ["0.10", "0.40", "0.90"]
-    strip = page.part(r'<div class="strip".*?</div>')
-    assert '</span> <span class="tok ' in strip
-    # Colour begins where doubt does, as on a terminal and in the server's page.
-    coloured = re.findall(r'<span class="tok [^"]*\bg[1-4]\b[^"]*"[^>]*>([^<]*)<', strip)
-    assert [word.strip(" .,") for word in coloured] == ["dog", "sofa"]
-    assert not re.search(r'<span class="tok [^>]*> ', strip)  # no coloured space at the end of a line
-
-
-def test_one_trace_can_be_read_without_the_script(page_of):
-    trace = make_trace(tracked=("cat", "dog"), file_name="../../photos/cat.png")
-    trace[-1]["reasoning"] = "A <b>cat</b>?"
-    page = page_of(trace)
-    assert (page.count("article", "trace"), page.count("main", "one")) == (1, 1)
-    for text in ("SIRA, K = 14 of 28", "Describe this image in detail.", "Qwen/Qwen2.5-VL-7B-Instruct",
-                 "greedy, at most 512 tokens", "the model ended the text", "transformers 5.23.0", "not proof",
-                 "Tracked words in the text", "cc594898137f460bfe9f0759e9844b3ce807cfb5", "A <b>cat</b>?",
-                 "Trace of photos/cat.png"):  # fmt: skip
-        assert text in page.text
-    assert ".." not in page.text  # the way to a picture is not its name
-    assert page.strip == CAPTION + END
-    assert re.fullmatch(r"The: delta [+-]\d.*KL \d\.\d{3}", page.tokens[0]["title"])
 
 
 def test_the_data_hold_every_candidate_and_the_chosen_one(page_of):
@@ -164,7 +113,6 @@ def test_the_data_hold_every_candidate_and_the_chosen_one(page_of):
         assert chosen[1::3] == [round(line[view]["logit"], 4) for view in ("full", "cf", "contrast")]
         assert chosen[3::3] == [line[view]["rank"] for view in ("full", "cf", "contrast")]
         assert token["tracked"][0][0] == "cat"
-    assert data["tokens"][0]["chosen"] == len(trace[1]["top"])
 
 
 def test_nothing_is_fetched_and_only_our_style_and_script_run(page_of, photos):
@@ -181,9 +129,12 @@ def test_nothing_is_fetched_and_only_our_style_and_script_run(page_of, photos):
     assert "unsafe" not in policy
 
 
-def test_hostile_text_stays_text(page_of, one):
-    page, plain = page_of(hostile()), page_of(one)
-    assert page.count("script") == plain.count("script")
+def test_hostile_text_stays_text(page_of):
+    trace, plain = hostile(), page_of(make_trace(text="A cat."))
+    trace[-1]["reasoning"] = HOSTILE
+    page = page_of(trace)
+    assert plain.strip == f"A cat.{END}"
+    assert page.tags.count("script") == plain.tags.count("script")
     assert not any(name.startswith("on") for _, attrs in page.elements for name in attrs)
     assert HOSTILE in page.strip
     value = {"text": "</script><!-- & \u2028 \u2029 'é'"}
@@ -193,9 +144,10 @@ def test_hostile_text_stays_text(page_of, one):
 
 def test_several_traces_show_what_differs(page_of):
     page = page_of(make_trace(), make_trace(k=7, seed=1), failed("photo.jpg: no such file"), make_trace()[:9])
-    assert (page.count("article"), page.count("main", "many")) == (4, 1)
-    assert page.count("div", "differs") == 3  # K alone, of the three that have settings
-    for text in ("4 traces of cat.png", "Failed.", "photo.jpg: no such file", "Interrupted.", "after 8 tokens"):
+    assert page.tags.count("article") == 4
+    differ = [attrs for _, attrs in page.elements if "differs" in attrs.get("class", "").split()]
+    assert len(differ) == 3  # K alone, of the three that have settings
+    for text in ("4 traces of cat.png", "photo.jpg: no such file", "after 8 tokens"):
         assert text in page.text
 
 
@@ -214,10 +166,8 @@ def test_the_picture_beside_the_trace_in_the_current_folder_or_where_it_was(tmp_
     name, note, ((uri, *size),) = shown(trace)
     assert (name, note, size) == ("sub/photo.jpg", "", [512, 512])
     assert Image.open(io.BytesIO(base64.b64decode(uri.partition(",")[2]))).size == (512, 512)
-    photo.write_bytes(photos["rocket"].read_bytes())  # it is replaced
+    Image.new("RGB", (3000, 1500), "teal").save(photo)  # it is replaced
     assert "was replaced or changed" in shown(trace)[1]
-    assert shown(trace)[2]
-    Image.new("RGB", (3000, 1500), "teal").save(photo)
     assert [image[1:] for image in shown(trace)[2]] == [(640, 320)]
     photo.write_bytes(b"\x89PNG\r\n")
     assert "not a picture" in shown(trace)[1]
@@ -229,45 +179,96 @@ def test_the_picture_beside_the_trace_in_the_current_folder_or_where_it_was(tmp_
     assert shown(trace)[2]
 
 
-@pytest.mark.parametrize("file_name", ["cat.png", "x" * 300, "a\0b", "", ".", "s3://bucket/cat.png"])
+@pytest.mark.parametrize("file_name", ["../../cat.png", "x" * 300, "a\0b", "", ".", "s3://bucket/cat.png"])
 def test_a_missing_picture_has_a_place(page_of, tmp_path, file_name):
     """Also one in an object store: nothing is fetched."""
     page = page_of(make_trace(text="A.", file_name=file_name))
-    assert page.count("img") == 0
+    assert "img" not in page.tags
     assert re.search(r"Picture missing\s+640 . 480", page.text)
     name, note, images = shown(tmp_path / "trace.jsonl")
-    assert (name.isprintable(), "not found" in note, images) == (True, True, [])
+    assert (name.isprintable(), "../" in name, "not found" in note, images) == (True, False, True, [])
 
 
-def test_the_command_writes_a_page_and_a_folder_stands_for_its_traces(sira, tmp_path, one):
+def test_the_command_writes_a_page_and_a_folder_stands_for_its_traces(sira, tmp_path):
     traces, page = tmp_path / "traces", tmp_path / "page.html"
     (traces / "sub").mkdir(parents=True)
     for name in ("b.trace.jsonl", "a.trace.jsonl", "sub/c.trace.jsonl"):
-        write_traces(traces / name, one)
+        write_traces(traces / name, make_trace(text="A cat."))
     code, out, err = sira("report", traces, traces / "b.trace.jsonl", "-o", page)
     assert (code, out, "page.html: 4 traces" in err) == (0, "", True)
-    html = page.read_text(encoding="utf-8")
-    assert re.findall(r"(\w).trace.jsonl, line 1", html) == ["a", "b", "c", "b"]
+    assert re.findall(r"(\w).trace.jsonl, line 1", page.read_text(encoding="utf-8")) == ["a", "b", "c", "b"]
     assert [path.name for path in tmp_path.iterdir() if path.is_file()] == ["page.html"]
 
 
+# --- records
+
+
+def record(name: str, text: str, **supports: float) -> dict[str, Any]:
+    """A record of a caption; with a second look, if it has supports."""
+    spans = {thing: [[text.index(thing), text.index(thing) + len(thing)]] for thing in supports}
+    objects = [{"thing": name, "spans": spans[name], "support": each, "neither": 0} for name, each in supports.items()]
+    look = {"objects": objects, "verify": {"mode": "flag", "min_support": 0.8}} if supports else {}
+    return caption_record(name, text, image_sha256="", **look)
+
+
+def gallery(folder: Path) -> Path:
+    """Records of four captions of three pictures, one of which is missing."""
+    for name in ("sure.png", "cat.png"):
+        Image.new("RGB", (900, 600), "teal").save(folder / name)
+    failure = {"status": "error", "error": "missing.png: </script><img src=x onerror=alert(1)><!-- \u2028 \ud800"}
+    records = record("sure.png", "A tree.", tree=0.95), record("missing.png", "") | failure
+    cats = record("cat.png", "An old text."), record("cat.png", "A 🐈, a cat and a dog.", cat=0.1, dog=0.7)
+    return lines(folder / "captions.jsonl", [*records, *cats])
+
+
+def content(html: str) -> dict[str, Any]:
+    return json.loads(html.partition('id="records">')[2].partition("</script>")[0])
+
+
+def test_the_newest_records_have_their_doubtful_words_marked(sira, tmp_path):
+    page = make_page(captions := gallery(tmp_path))
+    code, out, err = sira("report", captions)
+    assert (code, out, "captions.html: 3 records, 0." in " ".join(err.split())) == (0, "", True)
+    assert (tmp_path / "captions.html").read_bytes() == page.html.encode("utf-8", "backslashreplace")
+    sure, failure, cat = content(page.html)["entries"]
+    assert (sure["marks"], sure["support"]) == ([], 0.95)
+    assert (failure["error"][-10:], failure["support"]) == (")><!-- \u2028 \ud800", None)
+    assert (cat["text"], cat["unsure"]) == ("A 🐈, a cat and a dog.", ["cat 0.10", "dog 0.70"])
+    assert cat["marks"] == [[7, 10, 4, "cat 0.10"], [17, 20, 1, "dog 0.70"]]
+    assert (page.shows, page.notes) == ("3 records", ("without their picture: 1 (the cards say why)",))
+    pictures = page.html.partition('id="pictures">')[2].partition("</script>")[0].split("\n")
+    assert [picture[:23] for picture in pictures] == ["data:image/webp;base64,", "", "data:image/webp;base64,"]
+    limited = make_page(captions, limit=1)
+    names = [entry["name"] for entry in content(limited.html)["entries"]]
+    assert (names, limited.shows) == (["cat.png"], "1 record, the most doubtful of 3")
+
+
+def test_two_runs_side_by_side(tmp_path):
+    other = record("cat.png", "A 🐈, a bird and a dog.", bird=0.3) | {"method": "greedy"}
+    page = make_page(gallery(tmp_path), other=lines(tmp_path / "greedy.jsonl", [other, record("else.png", "A.")]))
+    sure, _, cat = content(page.html)["entries"]
+    assert (content(page.html)["names"], sure["other"]) == (["sira", "greedy"], None)
+    assert (cat["only"], cat["other"]["only"], cat["other"]["unsure"]) == ([[7, 10]], [[7, 11]], ["bird 0.30"])
+    assert "left out: 1 that only the other run has" in page.notes
+
+
+def test_without_a_second_look_words_of_low_grounding_are_marked(tmp_path):
+    words = [{"word": word, "start": start, "grounding": 0.05} for word, start in (("A", 0), ("“cat”.", 2))]
+    path = lines(tmp_path / "a.jsonl", [record("a.png", "A “cat”.") | {"words": words}])
+    (entry,) = content(make_page(path).html)["entries"]
+    assert (entry["marks"], entry["support"]) == ([[3, 6, 4, "cat 0.05"]], None)
+
+
 @pytest.mark.parametrize(
-    ("arguments", "code", "message"),
+    ("objects", "message"),
     [
-        (("trace.jsonl", "-o", "trace.jsonl"), 2, "expected a file that ends in .html"),
-        (("trace.jsonl", "-o", "."), 2, "is a folder, expected a file"),
-        (("trace.jsonl", "-o", "no/page.html"), 2, "does not exist: make it first"),
-        (("gone.jsonl", "-o", "page.html"), 1, "gone.jsonl: cannot be read: No such file"),
-        (("bare", "-o", "page.html"), 1, "bare: holds no .jsonl files; `sira trace IMAGE --output-dir"),
-        (("trace.jsonl", "empty.jsonl", "-o", "page.html"), 1, "empty.jsonl: is empty, expected a trace"),
+        ([{"thing": "cat", "support": 2, "spans": []}], "a support is not from 0 to 1"),
+        ([{"thing": "cat", "support": 0.1, "spans": [[0, 99]]}], "places outside the text"),
+        ("cat", "TypeError"),
+        ([{"support": 0.1}], "KeyError"),
     ],
 )
-def test_mistakes_on_the_command_line(sira, tmp_path, monkeypatch, one, arguments, code, message):
-    monkeypatch.chdir(tmp_path)
-    trace = write_traces(tmp_path / "trace.jsonl", one)
-    before = trace.read_bytes()
-    Path("empty.jsonl").touch()
-    Path("bare").mkdir()
-    found, out, err = sira("report", *arguments)
-    assert (found, out, message in err, trace.read_bytes() == before) == (code, "", True, True)
-    assert not Path("page.html").exists()
+def test_a_record_that_sira_did_not_write_is_named(tmp_path, objects, message):
+    path = lines(tmp_path / "a.jsonl", [record("a.png", "A cat.", cat=0.1) | {"objects": objects}])
+    with pytest.raises(DataError, match=rf"a\.jsonl: the record of a\.png is not as sira writes it: .*{message}"):
+        make_page(path)

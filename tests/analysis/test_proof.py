@@ -22,7 +22,6 @@ from tests.support.helpers import mostly_slow
 
 FAMILIES = {"LLaVA-1.5": "llava", "Qwen3.5": "qwen3_5", "Qwen3-VL": "qwen3_vl", "Gemma 4 E": "gemma4"}
 FAMILIES |= {"PaliGemma": "paligemma"}  # whose processor gives labels, too
-SCENE = render(make_scene(1))[0]
 
 
 @pytest.fixture
@@ -32,39 +31,31 @@ def qwen(qwen_folder, tmp_path) -> Path:
 
 @pytest.mark.parametrize("family", mostly_slow(FAMILIES, "LLaVA-1.5", "Qwen3.5"))
 def test_a_model_is_exact(family, checkpoint_of, sira):
-    kind = FAMILIES[family]
     code, out, err = sira("presets", "check", "-m", checkpoint_of(family), "--json")
     assert code == 0, err
     proof = json.loads(out)
     seen, compared = proof["seen"], proof["real"]["compared"]
     assert (proof["verdict"], proof["b"] + proof["k"]) == ("exact", proof["layers"])
-    assert proof["family"].startswith(f"{kind} (")
-    assert seen["image_tokens"] > 0
+    assert proof["family"].startswith(f"{FAMILIES[family]} (")
     assert f" x {seen['image_tokens']} " in seen["prompt"]
+    assert seen["image_tokens"] > 0
     assert (compared["tokens"], compared["equal_tokens"]) == (8, True)
     assert max(compared["worst_full"], compared["worst_cf"]) <= compared["limit"] < compared["gap"]
 
 
 @pytest.mark.parametrize(
-    ("spoil", "reason", "expected"),
+    ("file", "old", "new", "reason", "expected"),
     [
-        ({"text_config": {"num_hidden_layers": 8, "layer_types": ["full_attention"] * 8}}, "the weights in", 1),
-        (None, "cannot be loaded", 1),  # a damaged processor
-        ({"image_token_id": 5}, "no image token found", 2),
+        ("model.safetensors", "layers.5.", "layers.9.", "the weights in", 1),
+        ("preprocessor_config.json", "", "{", "cannot be loaded", 1),
+        ("config.json", '"image_token_id": ', '"image_token_id": 5, "_": ', "no image token found", 2),
     ],
 )
-def test_bad_input_is_one_line(spoil, reason, expected, qwen, sira):
-    path = qwen / "config.json"
-    content = json.loads(path.read_text())
-    for name, value in (spoil or {}).items():
-        content[name] = {**content[name], **value} if isinstance(value, dict) else value
-    path.write_text(json.dumps(content))
-    if spoil is None:
-        (qwen / "preprocessor_config.json").write_text("{")
+def test_bad_input_is_one_line(file, old, new, reason, expected, qwen, sira):
+    content = (qwen / file).read_bytes()
+    (qwen / file).write_bytes(content.replace(old.encode(), new.encode()) if old else new.encode())
     code, out, err = sira("presets", "check", "-m", qwen, "--json")
-    assert (code, out) == (expected, "")
-    assert reason in err
-    assert len(err.splitlines()) == 1
+    assert (code, out, reason in err, len(err.splitlines())) == (expected, "", True, 1)
 
 
 def test_a_wrong_fork_is_not_exact(qwen, monkeypatch, sira):
@@ -103,7 +94,7 @@ def test_beta_is_compared_too(llava):
 
 
 def test_late_layers_that_read_nothing_prove_nothing(qwen):
-    proof = prove(load(qwen), SCENE)
+    proof = prove(load(qwen), render(make_scene(1))[0])
     equal = dataclasses.replace(proof.real.compared, worst_cf=0.0, gap=0.0)
     assert (proof.verdict, equal.verdict) == ("exact", "not proven")
     assert dataclasses.replace(equal, worst_cf=1.0).verdict == "not exact"

@@ -1,7 +1,8 @@
-"""Traces: every number recomputed from all logits, and the same tokens as `caption`."""
+"""Traces: every number recomputed from all logits, the same tokens as `caption`, and files that are read with care."""
 
 from __future__ import annotations
 
+import copy
 import json
 from pathlib import Path
 
@@ -14,12 +15,14 @@ from sira_cli import load
 from sira_cli.analysis.trace.read import read_traces
 from sira_cli.analysis.trace.run import TraceOutput, run_traces
 from sira_cli.analysis.trace.task import Trace
+from sira_cli.errors import SiraError
 from sira_cli.look.claims import Verify
 from sira_cli.pictures.picture import Picture
 from sira_cli.pictures.sources import as_picture, located
 from tests.support.checkpoints import REPRESENTATIVES
-from tests.support.traces import SCHEMA
-from tests.support.traces import failed as failed_trace
+from tests.support.eval.writing import lines as write_lines
+from tests.support.eval.writing import read
+from tests.support.traces import SCHEMA, failed, make_trace, write_traces
 
 EXAMPLES = sorted(Path(__file__).parents[2].glob("examples/*.png"))
 PROMPT = "Describe this image."
@@ -53,10 +56,6 @@ def traced(lvlm, path: Path, text: str | None = None, prompt: str = PROMPT, **op
     return all_traced(lvlm, asked(path, text, prompt), **options)[0]
 
 
-def read(file: Path) -> list[dict]:
-    return [json.loads(line) for line in file.read_text(encoding="utf-8").splitlines()]
-
-
 def numbers(lines: list[dict]) -> torch.Tensor:
     """`[steps, 3, 2]` logit and logprob of the chosen tokens."""
     return torch.tensor([[[line[view]["logit"], line[view]["logprob"]] for view in VIEWS] for line in lines[1:-1]])
@@ -82,9 +81,8 @@ def test_every_number_follows_from_all_logits(family, checkpoint_of, tmp_path, p
                 assert row[view]["logit"] == pytest.approx(float(logits[step, number, token]), abs=1e-6)
                 assert row[view]["logprob"] == pytest.approx(float(logprobs[step, number, token]), abs=2e-5)
                 assert row[view]["rank"] == 1 + int((logits[step, number] > logits[step, number, token]).sum())
-            assert row["contrast"]["logit"] == pytest.approx(
-                1.7 * row["full"]["logit"] - 0.7 * row["cf"]["logit"], abs=1e-5, rel=1e-6
-            )
+            contrast = 1.7 * row["full"]["logit"] - 0.7 * row["cf"]["logit"]
+            assert row["contrast"]["logit"] == pytest.approx(contrast, abs=1e-5, rel=1e-6)
         assert line["delta"] == pytest.approx(line["full"]["logit"] - line["cf"]["logit"], abs=1e-6)
         kl = torch.nn.functional.kl_div(logprobs[step, 1], logprobs[step, 0], reduction="sum", log_target=True)
         assert line["kl"] == pytest.approx(float(kl), abs=1e-5)
@@ -93,8 +91,8 @@ def test_every_number_follows_from_all_logits(family, checkpoint_of, tmp_path, p
         order = [row["contrast"]["logit"] for row in line["top"]]
         assert order == sorted(order, reverse=True)
     result = lvlm.caption(picture, PROMPT)
-    assert (lines[-1]["text"], lines[-1]["output_tokens"]) == (result.text, result.output_tokens)
-    assert lines[-1]["finish_reason"] == result.finish_reason
+    for name in ("text", "output_tokens", "finish_reason"):
+        assert lines[-1][name] == getattr(result, name)
     ids = lvlm.prepare([as_picture(str(picture)).open().image], [PROMPT])["input_ids"][0]
     image = lvlm.find_image(ids[None])[0].nonzero().flatten().tolist()
     assert [position for first, last in lines[0]["image_positions"] for position in range(first, last)] == image
@@ -155,8 +153,6 @@ def test_tokens_are_their_bytes_and_words_their_tokens(demo, llava_folder, photo
         assert word["delta"] == pytest.approx(sum(line["delta"] for line in mine), abs=1e-4)
         product = torch.tensor([line["contrast"]["logprob"] for line in mine]).sum().exp()
         assert word["grounding"] == pytest.approx(float(product), abs=1e-4)
-    covered = [step for word in words for step in range(*word["steps"])]
-    assert set(covered) >= {step for step, line in enumerate(tokens) if line["token"].strip()}
     lines = traced(load(llava_folder), photos["coffee"], text := "a photo of the cup")  # of SentencePiece
     assert ([word["word"] for word in lines[-1]["words"]], lines[-1]["text"]) == (text.split(), text)
     assert "".join(line["token"] for line in lines[1:-1]).strip() == text
@@ -220,8 +216,7 @@ def test_the_command_writes_one_file_or_a_tree_and_tries_what_failed_again(sira,
     assert [line["type"] for line in lines] == ["run", *["token"] * 4, "end", "end", "run", *["token"] * 4, "end"]
     assert (code, lines[6]["status"], bad in lines[6]["error"]) == (3, "error", True)
     assert "1 of 3 pictures failed" in err
-    for line in lines:
-        VALID.validate(line)
+    VALID.validate(lines[6])
 
     for _ in range(2):  # what failed is tried again
         code, _, err = sira(*command, "-o", "all.jsonl")
@@ -254,7 +249,7 @@ def test_a_file_of_traces_goes_on_where_a_run_stopped(sira, tmp_path, monkeypatc
         file.write_bytes(left)
         assert sira(*command)[0] == 0
         assert content() == expected
-    failure = json.dumps(failed_trace("no picture")[0]).encode() + b"\n"
+    failure = json.dumps(failed("no picture")[0]).encode() + b"\n"
     file.write_bytes(b"".join([*lines[:5], failure, *lines[10:]]))  # the second one is tried again
     assert sira(*command)[0] == 0
     assert content() == [*expected[:5], *expected[10:], *expected[5:10]]
@@ -281,8 +276,7 @@ def test_captions_are_scored_and_told_apart(sira, tmp_path):
     ]
     for example in EXAMPLES[:3]:
         (tmp_path / example.name).write_bytes(example.read_bytes())
-    file = tmp_path / "captions.jsonl"
-    file.write_text("".join(json.dumps(record) + "\n" for record in records))
+    file = write_lines(tmp_path / "captions.jsonl", records)
     code, out, _ = sira("trace", "--force-from", file, "--preset", "demo", "-b", 4)
     lines = [json.loads(line) for line in out.splitlines()]
     assert code == 0
@@ -291,24 +285,44 @@ def test_captions_are_scored_and_told_apart(sira, tmp_path):
     assert [line["text"] for line in lines if line["type"] == "end"] == ["There is a cat.", "A farm with cows."]
 
 
+# --- files are read with care
+
+BASE = make_trace(text="A cat.")
+
+
+def changed(line: int, key: str, to: object) -> list[dict]:
+    trace = copy.deepcopy(BASE)
+    trace[line][key] = to
+    return trace
+
+
 @pytest.mark.parametrize(
-    ("options", "message"),
+    ("trace", "message"),
     [
-        ([EXAMPLES[0], "--force", " "], "--force: the text is empty"),
-        ([EXAMPLES[0], "--force", "A \udcff."], "--force: 'A \\udcff.' holds bytes that are not UTF-8"),
-        ([EXAMPLES[0], "-o", "no/where.jsonl"], "--output no/where.jsonl: the folder no does not exist: make it first"),
-        ([EXAMPLES[0], "-o", "a.jsonl", "--output-dir", "a"], "give --output or --output-dir, not both"),
-        ([*EXAMPLES[:2], "--full-logits", "a"], "--full-logits is for one picture, not 2"),
-        (["--force-from", "empty.jsonl"], "line 1: the text to force is empty"),
-        ([EXAMPLES[0], "--force-from", "texts.jsonl"], "--force-from names the pictures itself: leave out the paths"),
-        (["--force-from", "none.jsonl"], "line 1: expected text or caption, found file_name"),
+        (changed(0, "schema", "sira.trace/2"), "line 1: schema of the run line: Input should be 'sira.trace/1'"),
+        (changed(2, "delta", float("nan")), "line 3: delta of the token line: Input should be a finite number"),
+        (changed(2, "step", 5), "line 3: step 5, expected step 1: lines are missing"),
+        (BASE[1:], "line 1: a token line before any run line"),
+        (BASE[-1:], "line 1: an end line before any run line"),
+        ([*BASE[:-3], BASE[-1]], "line 4: words up to step 2, but there are 2 tokens"),
     ],
 )
-def test_what_cannot_work_is_known_before_the_model_is_loaded(sira, monkeypatch, tmp_path, options, message):
-    monkeypatch.chdir(tmp_path)
-    for name, record in {"empty": {"text": " "}, "texts": {"text": "A cat."}, "none": {}}.items():
-        Path(f"{name}.jsonl").write_text(json.dumps({"file_name": "a.png"} | record), encoding="utf-8")
-    monkeypatch.setattr("sira_cli.run.lvlm.load", None)
-    code, out, err = sira("trace", "--preset", "demo", *options)
-    assert (code, out) == (2, "")
-    assert message in err
+def test_a_wrong_line_is_named(tmp_path, trace, message):
+    path = write_traces(tmp_path / "trace.jsonl", trace)
+    with pytest.raises(SiraError) as error:
+        read_traces(path)
+    assert str(error.value).startswith(f"{path}, {message}")
+    assert "\n" not in str(error.value)
+
+
+def test_bytes_that_are_cut_off_broken_or_from_another_editor(tmp_path):
+    path = write_traces(tmp_path / "trace.jsonl", BASE)
+    whole, lines = path.read_bytes(), path.read_bytes().splitlines(keepends=True)
+    path.write_bytes(whole[:-40])
+    (trace,) = read_traces(path)
+    assert (trace.status, len(trace.tokens)) == ("interrupted", 4)
+    path.write_bytes(b"\xef\xbb\xbf" + whole.replace(b"\n", b"\r\n\r\n"))
+    assert len(read_traces(path)) == 1
+    path.write_bytes(b"".join([*lines[:2], lines[2][:50] + b"\n", *lines[3:]]))  # in the middle: no interruption
+    with pytest.raises(SiraError, match="line 3: is not JSON"):
+        read_traces(path)
