@@ -9,7 +9,6 @@ from threading import Barrier
 
 import pytest
 import torch
-from transformers.generation.streamers import BaseStreamer
 
 from sira_cli._version import __version__
 from sira_cli.core.hooks import attached_hooks
@@ -49,25 +48,6 @@ def test_wrong_settings_and_prompts_without_a_picture_are_refused_and_leave_no_h
     with pytest.raises(ImageTokenError):
         llava.model.generate(input_ids=torch.tensor([[1, 2, 3]]), max_new_tokens=1, **OURS)
     assert torch.equal(decode(llava, alpha=0.0), generate(llava.model, llava.inputs))
-
-
-def test_a_second_thread_is_refused_while_the_first_one_generates(llava):
-    """It is told what to do; the first one's text is what it is alone, and then the model is free."""
-    found, alone = [], decode(llava, k=3)
-
-    class Meanwhile(BaseStreamer):
-        def put(self, value: torch.Tensor) -> None:
-            if not found:
-                with ThreadPoolExecutor(1) as pool:
-                    found.append(pool.submit(decode, llava, k=3).exception())
-
-        def end(self) -> None:
-            pass
-
-    assert torch.equal(decode(llava, k=3, streamer=Meanwhile()), alone)
-    assert isinstance(found[0], AttachError)
-    assert "take turns, with their own lock, or generate together as one batch" in str(found[0])
-    assert torch.equal(decode(llava, k=3), alone)
 
 
 def test_of_two_threads_that_attach_at_once_one_is_refused(monkeypatch):

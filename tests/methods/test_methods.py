@@ -96,9 +96,10 @@ def test_families_that_a_method_cannot_follow_are_refused(method: Method, name: 
         method.check_model(model, SiraConfig())
 
 
-POWERLESS = {name: {"alpha": 0.0} for name in ("text-only", "vcd", "icd", "m3id", "maskcd")}
-POWERLESS |= {"greedy+apc": {}, "ict": {"strength": 0.0}, "vista": {"strength": 0.0, "mix": 0.0}}
-POWERLESS |= {"pai": {"raised": 0.0, "gamma": 1.0}, "flb": {"gamma": 0.0}, "sid": {"alpha": 0.0, "visible": 3}}
+POWERLESS = {name: {"alpha": 0.0} for name in ("text-only", "vcd", "icd", "maskcd")}
+POWERLESS |= {"greedy+apc": {}, "ict": {"strength": 0.0}, "m3id": {"decay": 0.0}, "flb": {"gamma": 0.0}}
+POWERLESS |= {"pai": {"raised": 0.0, "gamma": 1.0}, "vista": {"strength": 0.0, "mix": 0.0}}
+POWERLESS |= {"sid": {"alpha": 0.0, "visible": 3}}
 
 
 @pytest.mark.parametrize("name", FAMILIES)

@@ -105,13 +105,9 @@ def text_only(case: Tiny) -> Inputs:
 def maskcd(case: Tiny, mass: list[list[float]], threshold: float, **settings: float) -> Texts:
     """MaskCD with alpha 1 and beta 0.1: what the image heads hand on is cut out of the weights of a copy."""
     blind = copy.deepcopy(case.model)
-    text = case.model.config.get_text_config()
     for layer, row in zip(layers_of(blind), mass, strict=True):
-        weight = layer.self_attn.o_proj.weight  # [d, H * D]
-        size = weight.shape[1] // text.num_attention_heads
-        for head, value in enumerate(row):
-            if (value - statistics.mean(row)) / statistics.pstdev(row) > threshold:
-                weight[:, head * size : (head + 1) * size] = 0
+        silent = [(value - statistics.mean(row)) / statistics.pstdev(row) > threshold for value in row]  # [H]
+        layer.self_attn.o_proj.weight.unflatten(1, (len(row), -1))[:, silent] = 0  # [d, H, D]
     return decode(case, dict(case.inputs), vcd_rule(1.0, 0.1), blind, **settings)
 
 
@@ -222,14 +218,10 @@ def dola(case: Tiny, candidates: list[int], **settings: Any) -> Texts:
     def score(inputs: Inputs, step: int) -> Tensor:
         output = case.model(**inputs, use_cache=False, output_hidden_states=True)
         z = output.logits[0, -1].float()
-        early = [head(output.hidden_states[number][0, -1]).float() for number in candidates]
-        divergences = []
-        for other in early:
-            m = 0.5 * (z.softmax(0) + other.softmax(0))
-            kl1 = F.kl_div(z.log_softmax(0), m, reduction="none").mean()
-            kl2 = F.kl_div(other.log_softmax(0), m, reduction="none").mean()
-            divergences.append(float(0.5 * (kl1 + kl2)))
-        base = early[divergences.index(max(divergences))]
+        early = torch.stack([head(output.hidden_states[number][0, -1]).float() for number in candidates])  # [C, V]
+        m = 0.5 * (z.softmax(0) + early.softmax(1))
+        sides = z.log_softmax(0).expand_as(m), early.log_softmax(1)
+        base = early[sum(F.kl_div(side, m, reduction="none").mean(1) for side in sides).argmax()]
         return cut(z.log_softmax(0) - base.log_softmax(0), z.log_softmax(0), 0.1)
 
     return greedy(case, score, **settings)
