@@ -6,8 +6,7 @@ import math
 
 import pytest
 import torch
-from transformers import LogitsProcessor, RepetitionPenaltyLogitsProcessor, StoppingCriteria
-from transformers.generation.streamers import BaseStreamer
+from transformers import LogitsProcessor, RepetitionPenaltyLogitsProcessor
 
 from sira_cli.core import reference
 from sira_cli.core.config import SiraConfig
@@ -16,7 +15,7 @@ from sira_cli.core.fork import Step, attach
 from sira_cli.core.rules import cut_offs_kept, newest_cut_off, plausible
 from tests.support import census, tiny
 from tests.support.decoding import case_of
-from tests.support.helpers import SlowContrast, generate, generate_sira, hooks
+from tests.support.helpers import Listener, SlowContrast, generate, generate_sira, hooks
 
 K, ALPHA = 3, 1.0
 CONFIG = SiraConfig(k=K, alpha=ALPHA)
@@ -44,41 +43,17 @@ def test_each_way_of_generating_is_that_of_a_plain_run_with_the_slow_contrast_in
     assert len(steps[0].full) == settings.get("num_beams", settings.get("num_return_sequences", 1))
 
 
-class AfterThree(StoppingCriteria):
-    def __init__(self, rows: int) -> None:
-        self.rows = rows
-
-    def __call__(self, input_ids, scores, **kwargs):
-        return torch.full((len(input_ids),), input_ids.shape[1] >= self.rows + 3)
-
-
-class Watch(LogitsProcessor, BaseStreamer):
-    """What `generate` hands on, step by step."""
-
-    def __init__(self) -> None:
-        self.scores, self.put_on = list[torch.Tensor](), list[list[int]]()
-
-    def __call__(self, input_ids, scores):
-        self.scores.append(scores.clone())
-        return scores
-
-    def put(self, value):
-        self.put_on.append(value.flatten().tolist())
-
-    def end(self):
-        self.put_on.append([])
-
-
 @pytest.mark.parametrize("name", NAMES)
 def test_processors_streamers_criteria_and_end_tokens(name: str):
-    case, watch = case_of(name), Watch()
-    stop = AfterThree(case.image.shape[1])
-    arguments = {"logits_processor": [watch], "stopping_criteria": [stop], "streamer": watch}
-    tokens, steps = generate_sira(case.model, case.inputs, CONFIG, **arguments)
+    case, seen, listener = case_of(name), [], Listener()
+    longest = case.image.shape[1] + 3
+    watched = {"logits_processor": [lambda ids, scores: seen.append(scores.clone()) or scores], "streamer": listener}
+    stop = [lambda ids, scores, **more: torch.full((len(ids),), ids.shape[1] >= longest)]
+    tokens, steps = generate_sira(case.model, case.inputs, CONFIG, stopping_criteria=stop, **watched)
     assert tokens.shape[1] == len(steps) == 3
-    assert watch.put_on[1:] == [*([token] for token in tokens[0].tolist()), []]  # the prompt comes first
+    assert listener.parts[1:] == [*([token] for token in tokens[0].tolist()), []]
     allowed = [token for token in range(tiny.VOCABULARY) if token not in tiny.SUPPRESS]
-    for scores, step in zip(watch.scores, steps, strict=True):
+    for scores, step in zip(seen, steps, strict=True):
         assert torch.equal(scores[:, allowed], step.contrast[:, allowed])
     end = int(tokens[0, 1])
     until = tokens[0].tolist().index(end) + 1

@@ -12,7 +12,6 @@ import pytest
 import torch
 import transformers as hf
 from torch import nn
-from transformers.generation.streamers import BaseStreamer
 
 from sira_cli import attach as attach_method
 from sira_cli.cli.terminal.console import set_verbosity
@@ -21,7 +20,7 @@ from sira_cli.core.config import SiraConfig
 from sira_cli.core.fork import attach
 from sira_cli.errors import AttachError, ImageTokenError, SettingsError, UnsupportedModelError, UntestedModelWarning
 from tests.support import tiny
-from tests.support.helpers import generate, hooks
+from tests.support.helpers import Listener, generate, hooks
 
 
 def mamba() -> Any:
@@ -213,19 +212,12 @@ def test_threads_inside_one_attach(llava: tiny.Tiny):
     with attach(llava.model, SiraConfig(k=3)), ThreadPoolExecutor(1) as pool:
         alone = generate(llava.model, llava.inputs).tolist()
 
-        class Meanwhile(BaseStreamer):
-            calls = 0
-
-            def put(self, value: torch.Tensor) -> None:
-                self.calls += 1
-                if self.calls == 2:  # after the prompt itself comes the first token
-                    texts.append(pool.submit(generate, llava.model, llava.inputs).result().tolist())
-
-            def end(self) -> None:
-                pass
+        def meanwhile(number: int) -> None:
+            if number == 2:  # after the prompt itself comes the first token
+                texts.append(pool.submit(generate, llava.model, llava.inputs).result().tolist())
 
         with pytest.raises(AttachError, match="take turns, with their own lock"):
-            generate(llava.model, llava.inputs, streamer=Meanwhile())
+            generate(llava.model, llava.inputs, streamer=Listener(meanwhile))
     assert texts == [alone]
 
 

@@ -12,7 +12,6 @@ from contextlib import contextmanager
 import pytest
 import torch
 from transformers import LogitsProcessorList, StoppingCriteriaList
-from transformers.generation.streamers import BaseStreamer
 
 from sira_cli.core.arguments import CACHE
 from sira_cli.core.config import SiraConfig
@@ -25,7 +24,7 @@ from sira_cli.models.preset import Generation
 from sira_cli.models.sampling import processors_of
 from tests.support import decoding, tiny
 from tests.support.decoding import family_prompts, llava_prompts
-from tests.support.helpers import generate, hooks, left_pad, mostly_slow
+from tests.support.helpers import Listener, generate, hooks, left_pad, mostly_slow
 from tests.support.reference_opera import SlowOpera
 from tests.support.tiny import Tiny
 
@@ -269,20 +268,11 @@ def test_a_beam_whose_candidates_are_all_ruled_out_chooses_from_all_tokens():
 
 
 def test_a_streamer_hears_of_each_length_once_and_stopping_criteria_end_texts():
-    class Clock(BaseStreamer):
-        sizes = ()
-
-        def put(self, value: torch.Tensor) -> None:
-            self.sizes += (value.numel(),)
-
-        def end(self) -> None:
-            self.sizes += (-1,)
-
-    case, clock = case_of("Qwen2.5-VL"), Clock()
-    prompt = case.inputs["input_ids"].numel()
-    tokens, run = decoded(Opera(threshold=2, damping=0.01), case, max_new_tokens=24, streamer=clock)
+    case, listener = case_of("Qwen2.5-VL"), Listener()
+    prompt = case.image.shape[1]
+    tokens, run = decoded(Opera(threshold=2, damping=0.01), case, max_new_tokens=24, streamer=listener)
     assert run.rollbacks
-    assert clock.sizes == (prompt, *[1] * len(tokens[0]), -1)
+    assert [*map(len, listener.parts)] == [prompt, *[1] * len(tokens[0]), 0]
     after_three = StoppingCriteriaList(
         [lambda ids, scores, **more: torch.full((len(ids),), ids.shape[1] >= prompt + 3)]
     )

@@ -6,7 +6,7 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -17,6 +17,7 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from torch import Tensor, nn
 from torch.nn import functional as F
 from transformers import LogitsProcessor, PreTrainedTokenizerFast
+from transformers.generation.streamers import BaseStreamer
 
 from sira_cli.core import reference
 from sira_cli.core.config import SiraConfig
@@ -107,6 +108,20 @@ def generate_sira(
     steps: list[Step] = []
     with attach(model, config or SiraConfig(k=3), on_step=steps.append):
         return generate(model, inputs, **settings), steps
+
+
+class Listener(BaseStreamer):
+    """Keeps what `generate` streams, and calls a function with the number of parts so far; the first is the prompt."""
+
+    def __init__(self, then: Callable[[int], object] = lambda number: None) -> None:
+        self.parts, self._then = list[list[int]](), then
+
+    def put(self, value: Tensor) -> None:
+        self.parts.append(value.flatten().tolist())
+        self._then(len(self.parts))
+
+    def end(self) -> None:
+        self.parts.append([])
 
 
 def hooks(model: nn.Module) -> int:
