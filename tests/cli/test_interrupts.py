@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import signal
 import subprocess
 import sys
@@ -11,7 +10,6 @@ from pathlib import Path
 import pytest
 
 from sira_cli import interrupts
-from sira_cli.cli.terminal.console import Progress
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 
@@ -44,66 +42,32 @@ main()
     assert run(script) == (130, "")
 
 
-@pytest.mark.parametrize(
-    ("number", "as_what"),
-    [
-        *((each, "pass") for each in interrupts.SIGNALS),
-        (signal.SIGINT, "raise ImportError('half loaded')"),
-        (signal.SIGINT, "sys.exit(0)"),
-    ],
-)
-def test_an_interrupt_that_a_library_swallows_or_makes_something_else_of(number, as_what):
+KILL, LOOP = "os.kill(os.getpid(), {})", "progress = Progress('pieces', 3, silent=True)\n    progress.advance()"
+CAUGHT = "    try:\n        {}\n        sys.stdin.read()\n    except KeyboardInterrupt:\n        {}"
+SWALLOWED = {each.name: (CAUGHT.format(KILL.format(each.value), "pass"), 130) for each in interrupts.SIGNALS}
+CASES = SWALLOWED | {  # the body of a command, and its exit code
+    "another error": (CAUGHT.format(KILL.format(2), "raise ImportError('half loaded')"), 130),
+    "an exit": (CAUGHT.format(KILL.format(2), "sys.exit(0)"), 130),
+    "while threads end": (f"    atexit.register(lambda: ({KILL.format(2)}, print('went on', file=sys.stderr)))", 130),
+    "a long loop": (f"    {LOOP}\n{CAUGHT.format(KILL.format(2), 'progress.advance()')}\n    os._exit(0)", 130),
+    "what nohup ignores": (f"    {KILL.format(1)}", 0),
+}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_an_interrupt_within_a_command(name):
+    body, code = CASES[name]
     script = f"""
-import os, sys
-import sira_cli.cli
-@sira_cli.cli.app.command()
-def swallow() -> None:
-    try:
-        os.kill(os.getpid(), {number.value})
-        sys.stdin.read()
-    except KeyboardInterrupt:
-        {as_what}
-sys.argv = ["sira", "swallow"]
-from sira_cli.__main__ import main
-main()
-"""
-    assert run(script) == (130, "")
-
-
-def test_while_threads_end():
-    script = """
-import atexit, os, sys, signal
-atexit.register(lambda: (os.kill(os.getpid(), signal.SIGINT), print("went on", file=sys.stderr)))
-sys.argv = ["sira", "presets", "list"]
-from sira_cli.__main__ import main
-main()
-"""
-    code, err = run(script)
-    assert (code, "went on" in err) == (130, False)
-
-
-@pytest.fixture
-def handlers():
-    before = {number: signal.getsignal(number) for number in interrupts.SIGNALS}
-    yield
-    interrupts.raise_interrupts()
-    for number, handler in before.items():
-        signal.signal(number, handler)
-
-
-def test_a_long_loop_ends_at_its_next_turn(handlers):
-    signal.signal(signal.SIGINT, signal.default_int_handler)
-    interrupts.raise_interrupts()
-    progress = Progress("pieces", 3, silent=True)
-    progress.advance()
-    with pytest.raises(KeyboardInterrupt):
-        os.kill(os.getpid(), signal.SIGINT)
-    with pytest.raises(KeyboardInterrupt):
-        progress.advance()
-
-
-def test_what_nohup_ignores_stays_ignored(handlers):
+import atexit, os, signal, sys
+if {"nohup" in name}:
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
-    interrupts.raise_interrupts()
-    interrupts.quit_on_interrupts()
-    assert signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
+import sira_cli.cli
+from sira_cli.cli.terminal.console import Progress
+@sira_cli.cli.app.command()
+def odd() -> None:
+{body}
+sys.argv = ["sira", "odd"]
+from sira_cli.__main__ import main
+main()
+"""
+    assert run(script) == (code, "")

@@ -1,0 +1,119 @@
+"""What cannot work is one line on stderr, with its exit code, before the model is loaded."""
+
+from __future__ import annotations
+
+import shlex
+import shutil
+import sys
+from pathlib import Path
+
+import pyarrow
+import pytest
+from pyarrow import parquet
+
+from tests.support.shards import EXAMPLES, write_tar
+
+SCENE, DEMO = "caption photos/0.png -p demo", "-p demo"
+TYPED = (  # of caption: the option, and what is said about it
+    *("--alpha high: expected a number from 0", "--alpha -1: expected a number from 0"),
+    *("--set alpha=high: expected a number from 0", "--set alpha=-1: expected a number from 0"),
+    *("--temperature hot: expected a number from 0", "--top-p 0: expected a number above 0 to 1"),
+    "--set generation.top_p=high: expected a number above 0 to 1",
+    *("--dtype half: expected auto, float32, bfloat16 or float16", "--verify yes: expected flag or guide"),
+    *("--limit 0: expected a whole number from 1", "--batch-size x: expected a whole number from 1, or auto"),
+    *("--alpha: expected a value", "--shard 9/2: expected I/N with I from 1 to N, such as 1/8"),
+    "--set foo=1: neither a key of presets nor a setting of methods; `sira presets show demo --all` lists them",
+)
+ROWS = [
+    *((f"{SCENE} {each.partition(':')[0]}", 2, f"sira: {each}\n") for each in TYPED),
+    ("caption x.png --recursve", 2, "sira: no such option: --recursve; did you mean --recursive?\n"),
+    ("captoin", 2, "No such command 'captoin'. Did you mean 'caption'?"),
+    ("caption", 2, "Missing argument 'PATH'"),
+    ("ask x.jpg README.md", 2, "sira: the question comes last, but README.md is a file"),
+    ("ask photos", 2, "sira: the question comes last, but photos is a folder: add the question in quotes"),
+    ("ask 'Why?'", 2, "sira: "),
+    ("ask README.md 'A cup?' 'A dog?'", 2, "sira: 'A cup?' is not a picture: give one question at a time"),
+    ("ask README.md 'a <image> b' -p demo", 2, "sira: the prompt holds <image>"),
+    ("caption a.jpg b.jpg", 1, "sira: a.jpg: no such file, nor any of the other 1"),
+    ("caption empty", 2, "sira: empty: no pictures in this folder"),
+    ("caption ''", 2, "sira: a picture's path is empty"),
+    ("caption - -", 2, "sira: '-' (stdin) can be given once"),
+    ("caption - -p demo -m x/y", 2, "sira: give --preset or --model, not both"),
+    ("caption - -p dema", 2, "sira: no preset named 'dema'; did you mean `demo`?"),
+    ("caption - -m ./nowhere", 1, "sira: model folder ./nowhere does not exist"),
+    ("caption -", 1, "sira: Qwen/Qwen2.5-VL-7B-Instruct (about 16.6 GB) is not in the cache"),
+    ("eval pope --method sira README.md --images photos", 2, "sira: README.md: "),
+    ("presets check nowhere.yaml", 2, "sira: nowhere.yaml: cannot be read"),
+    # files
+    (f"{SCENE} -o captions.txt", 2, "--output captions.txt: expected a name that ends in .jsonl, or a folder"),
+    (f"{SCENE} -o no/where.jsonl", 2, "--output no/where.jsonl: the folder no does not exist: make it first"),
+    (f"caption {DEMO} --files-from no.txt", 2, "--files-from no.txt: cannot be read: No such file"),
+    (f"{SCENE} --sidecar --caption-extension .png", 2, "caption extension '.png': expected one for text files"),
+    # a second look
+    (f"{SCENE} --min-support 0.3", 2, "also give --verify"),
+    (f"{SCENE} --verify flag --objects none.txt", 2, "none.txt: cannot be read"),
+    (f"{SCENE} --verify flag --min-support 2", 2, "--min-support 2: expected a number from 0 to 1"),
+    (f"{SCENE} --verify guide --tags", 2, "--verify guide writes sentences, and --tags asks for values"),
+    (f"{SCENE} --verify guide --objects ask", 2, "give --objects a list"),
+    ("check", 2, "Missing argument 'PATH': a folder of pictures with captions"),
+    (f"check x.jsonl -o x.jsonl {DEMO}", 2, "--output x.jsonl: would replace the captions in x.jsonl"),
+    (f"check x.jsonl --images nowhere {DEMO}", 1, "no such file; names in a file start from its folder, or from --im"),
+    (f"check photos --objects none.txt {DEMO}", 2, "none.txt: cannot be read"),
+    (f"check photos -o x.jsonl {DEMO}", 2, "x.jsonl: line 1 is not a record of sira"),
+    ("check photos --endpoint http:///v1 -m m", 2, "--endpoint is not an address"),
+    ("check photos --endpoint http://x/v1?key=1 -m m", 2, "--endpoint is not an address"),
+    ("check photos --endpoint http://x/v1 -m m -b 2", 2, "--batch-size is for a model that is loaded here"),
+    ("check photos --endpoint http://x/v1 -m m", 2, "--endpoint needs the package openai, which is not installed"),
+    # a Ray cluster
+    (f"check photos --engine ray {DEMO}", 2, "--engine ray writes files: give -o FILE"),
+    (f"check photos --engine ray:x {DEMO}", 2, "--engine ray:x: expected local, vllm, ray, or ray:N"),
+    (f"{SCENE} --engine ray", 2, "--engine ray reads and writes files: give paths, and -o FILE"),
+    (f"caption - --engine ray -o o.jsonl {DEMO}", 2, "--engine ray reads and writes files"),
+    (f"{SCENE} --engine ray -o o.jsonl", 2, "[ray]'"),
+    # pictures together
+    (f"{SCENE} --files-from g.jsonl", 2, "--files-from g.jsonl says itself which pictures"),
+    (f"caption --files-from empty.jsonl {DEMO}", 2, "line 1: images is []: expected a list of names"),
+    (f"caption --files-from texts.jsonl {DEMO}", 2, "line 1: expected images or image or file_name, found text"),
+    (f"caption photos --together --limit 1 {DEMO}", 2, "--limit chooses among pictures, but --together shows all"),
+    (f"caption photos --together --sidecar {DEMO}", 2, "is written as a record, not as a text file"),
+    (f"caption t.parquet --image-column a.png,b.png --together {DEMO}", 2, "together already: leave out --together"),
+    (f"caption s.tar --image-column a.png,b.png --together {DEMO}", 2, "together already: leave out --together"),
+    # the server
+    ("serve -p demo --limit waiting=1025", 2, "--limit waiting=1025: expected a whole number from 1 to 1024"),
+    ("serve -p demo --limit mb=x", 2, "--limit mb=x: expected a whole number"),
+    ("serve -p demo --limit rows=3", 2, "--limit rows=3: expected NAME=VALUE with NAME one of waiting,"),
+    ("serve -p demo --host 0.0.0.0", 2, "set --api-key"),
+]
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory) -> Path:
+    place = tmp_path_factory.mktemp("place")
+    for folder in ("photos", "empty"):
+        (place / folder).mkdir()
+    for number in range(2):
+        shutil.copy(EXAMPLES[number], place / f"photos/{number}.png")
+        (place / f"photos/{number}.txt").write_text("A dog.")
+    (place / "README.md").write_text("# A page")
+    (place / "x.jsonl").write_text('{"image": "photos/0.png", "text": "A dog."}\n')
+    (place / "g.jsonl").write_text('{"images": ["photos/0.png"]}\n')
+    (place / "texts.jsonl").write_text('{"text": "A dog."}\n')
+    (place / "empty.jsonl").write_text('{"images": []}\n')
+    pair = ["photos/0.png", "photos/1.png"]
+    parquet.write_table(pyarrow.table({"a.png": pair, "b.png": pair}), place / "t.parquet")
+    write_tar(place / "s.tar", [(f"x.{name}.png", EXAMPLES[0].read_bytes()) for name in "ab"])
+    return place
+
+
+@pytest.mark.parametrize(("typed", "code", "message"), ROWS)
+def test_refused(sira, place, monkeypatch, typed, code, message):
+    monkeypatch.chdir(place)
+    if "<image>" not in typed:  # a placeholder of the model's own
+        monkeypatch.setattr("sira_cli.run.lvlm.load", None)
+    for name in ("openai", "ray"):
+        monkeypatch.setitem(sys.modules, name, None)
+    before = sorted(place.rglob("*"))
+    got, out, err = sira(*shlex.split(typed))
+    assert (got, out, message in err, "Traceback" in err) == (code, "", True, False), err
+    assert err.count("\n") == 1 or not message.startswith("sira:")
+    assert sorted(place.rglob("*")) == before
