@@ -5,7 +5,6 @@ from __future__ import annotations
 import base64
 import io
 import json
-import os
 import signal
 import subprocess
 import sys
@@ -15,15 +14,14 @@ import pytest
 from PIL import Image
 
 from sira_cli import load
-from sira_cli.demo.questions import held_out
-from sira_cli.demo.scenes import VALIDATION_SEEDS, render
 from sira_cli.pictures.opening import decode_picture
 from sira_cli.run.endpoint import data_url
 from sira_cli.serve.app import Server
+from tests.run.helpers import draw, read
 from tests.support.asgi import served
 from tests.support.endpoint import named, plain, refused, scored, scripted, tokens
+from tests.support.helpers import SIRA
 
-FIRST = VALIDATION_SEEDS[500_000]
 TEXTS = (
     "A dog stands there. There is a bowl beside a blue bicycle.",
     "There is a house. A horse stands in front of it.",
@@ -32,20 +30,9 @@ TEXTS = (
 KEY = "sk-a-key-that-nobody-may-see"
 
 
-@pytest.fixture(scope="module")
-def address():
-    with served(Server(load("demo")).app) as address:
-        yield f"{address}/v1"
-
-
 @pytest.fixture
 def captions(tmp_path):
-    folder = tmp_path / "captions"
-    folder.mkdir()
-    for number, text in enumerate(TEXTS):
-        render(held_out(FIRST + number))[0].save(folder / f"{number}.png")
-        (folder / f"{number}.txt").write_text(text)
-    return folder
+    return draw(tmp_path / "captions", *TEXTS)
 
 
 @pytest.fixture
@@ -62,7 +49,7 @@ def check(sira, captions, tmp_path):
 
 @pytest.fixture
 def records(tmp_path):
-    return lambda name="a": [json.loads(line) for line in (tmp_path / f"{name}.jsonl").read_text().splitlines()]
+    return lambda: read(tmp_path / "a.jsonl")
 
 
 @pytest.fixture(autouse=True)
@@ -72,31 +59,29 @@ def no_keys(monkeypatch):
     monkeypatch.setattr("openai._base_client.MAX_RETRY_DELAY", 0.02)
 
 
-def test_support_is_that_of_a_local_run(sira, address, captions, tmp_path, records):
+def test_support_is_that_of_a_local_run(sira, captions, tmp_path):
     """Of the unchanged model, although `sira` is the usual method of the server."""
-    server = ["--endpoint", address, "--model", "demo", "-o", tmp_path / "there.jsonl"]
+    with served(Server(load("demo")).app) as address:
+        server = ["--endpoint", f"{address}/v1", "--model", "demo", "-o", tmp_path / "there.jsonl"]
+        code, there, err = sira("check", captions, "-p", "demo", *server)
     _, out, _ = sira("check", captions, "-p", "demo", "-o", tmp_path / "here.jsonl")
-    code, there, err = sira("check", captions, "-p", "demo", *server)
     assert (code, there) == (0, out), err
-    pairs = list(zip(records("here"), records("there"), strict=True))
+    pairs = list(zip(read(tmp_path / "here.jsonl"), read(tmp_path / "there.jsonl"), strict=True))
     assert sum(len(record["objects"]) for record, _ in pairs) >= 8
     for local, remote in pairs:
         for one, other in zip(local["objects"], remote["objects"], strict=True):
-            assert (other["thing"], other["spans"]) == (one["thing"], one["spans"])
-            assert other["support"] == pytest.approx(one["support"], abs=1e-4)
-            assert other["neither"] == pytest.approx(one["neither"], abs=1e-4)
+            assert other == one | {name: pytest.approx(one[name], abs=1e-4) for name in ("support", "neither")}
         same = ("schema", "file_name", "status", "text", "prompt", "preset", "image_sha256")
         assert {name: local[name] for name in same} == {name: remote[name] for name in same}
-        assert [*remote] == [*local]
-        assert remote["verify"] == local["verify"] | {"source": "logprobs"}
+        assert ([*remote], remote["verify"]) == ([*local], local["verify"] | {"source": "logprobs"})
         assert (remote["model"], remote["revision"]) == ("demo", "endpoint")
 
 
 def test_a_finished_run_needs_no_server_and_a_grown_one_asks_about_the_new(check, captions, records):
     with scripted(lambda number, body: scored()) as (server, address):
         code, out, err = check(address)
-        assert code == 0
-        assert "0.5 is not measured for m: `sira calibrate support --controls` finds one without labels" in err
+        advice = "0.5 is not measured for m: `sira calibrate support --controls` finds one without labels"
+        assert (code, advice in err) == (0, True)
         asked, before = len(server.bodies), records()
         (captions / "1.txt").write_text("There is a cup.")
         code, out, err = check(address)
@@ -149,10 +134,9 @@ def test_without_logprobs_yes_and_no_are_1_and_0(check, records):
     with scripted(lambda number, body: plain("No." if "dog" in named(body) else " Yes")) as (_, address):
         code, out, _ = check(address, one="0.png")
     said = "the server tells no probabilities: support is 1 for yes and 0 for no"
-    assert (code, out.splitlines()[-1]) == (0, said)
-    [record] = records()
-    assert record["verify"]["source"] == "answer"
-    assert {claim["thing"]: claim["support"] for claim in record["objects"]} == {"dog": 0, "bowl": 1, "bicycle": 1}
+    assert (code, out.splitlines()[-1], records()[0]["verify"]["source"]) == (0, said, "answer")
+    found = {claim["thing"]: claim["support"] for claim in records()[0]["objects"]}
+    assert found == {"dog": 0, "bowl": 1, "bicycle": 1}
 
 
 def test_probabilities_and_plain_answers_do_not_mix_in_a_file(check, records):
@@ -192,13 +176,12 @@ def test_a_server_that_refuses_log_probabilities_is_asked_for_fewer(check, statu
         (refused({"refusal": "I can't\nhelp with that."}), "in the image?': I can't help with that."),
     ],
 )
-def test_one_bad_answer_fails_one_picture(sira, captions, answer, message):
+def test_one_bad_answer_fails_one_picture(check, captions, answer, message):
     with scripted(lambda number, body: answer if "horse" in named(body) else scored()) as (_, address):
-        code, out, err = sira("check", captions, "--endpoint", address, "-m", "m")
-    assert code == 3
+        code, out, err = check(address)
+    assert (code, "2 captions, " in out) == (3, True)
     for part in (f"{captions / '1.png'}: ", message, "1 of 3 failed"):
         assert part in err
-    assert "2 captions, " in out
 
 
 def test_an_empty_answer_fails_its_picture_where_no_probabilities_are_told(check, records):
@@ -206,13 +189,11 @@ def test_an_empty_answer_fails_its_picture_where_no_probabilities_are_told(check
     with scripted(lambda number, body: plain(" \n" if "horse" in named(body) and broken else "Yes")) as (_, address):
         broken = True
         code, _, err = check(address)
-        assert (code, "1.png: " in err) == (3, True)
-        assert "sent an empty answer to 'Is there a horse in the image?'" in err
+        assert (code, "sent an empty answer to 'Is there a horse in the image?'" in err) == (3, True)
         failed = records()[1]
         assert (failed["status"], failed["support"], failed["objects"], failed["text"]) == ("error", 0, [], TEXTS[1])
         broken = False
-        assert check(address)[0] == 3
-        assert check(address, "--retry-errors")[0] == 0
+        assert [check(address)[0], check(address, "--retry-errors")[0]] == [3, 0]
     assert [record["status"] for record in records()] == ["ok"] * 3
 
 
@@ -224,47 +205,27 @@ def test_an_empty_answer_fails_its_picture_where_no_probabilities_are_told(check
         ((200, {"choices": []}), "does not answer in OpenAI's chat protocol: "),
         ((401, {"error": {"message": "who?"}}), "answers 401: "),
         ((404, {"error": {"message": "no model 'm'"}}), "(is 'm' a model of this server"),
-        (plain(" \n "), "sent an empty answer to "),
-        (plain(None), "sent an empty answer to "),
+        *((plain(text), "sent an empty answer to ") for text in (" \n ", None)),
     ],
 )
-def test_a_server_that_cannot_answer_is_one_line(sira, captions, answer, message):
+def test_a_server_that_cannot_answer_is_one_line(check, answer, message):
     with scripted(lambda number, body: answer) as (server, address):
         if answer is None:
             server.server_close()
-        code, out, err = sira("check", captions, "--endpoint", address, "-m", "m", "--min-support", "0.4")
-    assert (code, out) == (1, "")
+        code, out, err = check(address, "--min-support", "0.4", into=False)
+    assert (code, out, message in err, len(err.splitlines())) == (1, "", True, 1), err
     assert err.startswith(f"sira: {address}")
-    assert message in err
-    assert len(err.splitlines()) == 1
 
 
 def test_an_interrupt_does_not_wait_for_the_server(captions, tmp_path):
     with scripted(lambda number, body: None if number else scored()) as (server, address):
-        command = [sys.executable, "-m", "sira_cli", "check", captions, "--endpoint", address, "-m", "m"]
-        process = subprocess.Popen([*map(str, command), "-o", str(tmp_path / "a.jsonl")], stderr=subprocess.PIPE)
+        command = [SIRA, "check", captions, "--endpoint", address, "-m", "m", "-o", tmp_path / "a.jsonl"]
+        process = subprocess.Popen(list(map(str, command)), stderr=subprocess.PIPE)
         while len(server.bodies) < 2 and process.poll() is None:
             time.sleep(0.01)
-        os.kill(process.pid, signal.SIGINT)
+        process.send_signal(signal.SIGINT)
         _, err = process.communicate(timeout=60)  # the server's time limit is 300 s
-    assert process.returncode == 130
-    assert b"run the same command again" in err
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        (["--endpoint", "http:///v1", "-m", "m"], "--endpoint is not an address"),
-        (["--endpoint", "http://x/v1?key=1", "-m", "m"], "--endpoint is not an address"),
-        (["--endpoint", "http://x/v1", "-m", "m", "-b", "2"], "--batch-size is for a model that is loaded here"),
-        (["--endpoint", "http://127.0.0.1:9/v1", "-m", "m"], "--endpoint needs the package openai, which is not inst"),
-    ],
-)
-def test_what_cannot_work_is_refused(sira, captions, monkeypatch, options, message):
-    if "openai" in message:
-        monkeypatch.setitem(sys.modules, "openai", None)
-    code, _, err = sira("check", captions, *options)
-    assert (code, message in err) == (2, True), err
+    assert (process.returncode, b"run the same command again" in err) == (130, True)
 
 
 @pytest.mark.parametrize(("user", "sent"), [("", f"Bearer {KEY}"), ("user:hidden@", "Basic dXNlcjpoaWRkZW4=")])
@@ -275,11 +236,9 @@ def test_keys_and_passwords_are_sent_and_never_shown(check, tmp_path, monkeypatc
     monkeypatch.setenv("OPENAI_API_KEY", KEY)
     with scripted(script) as (server, address):
         code, out, err = check(address.replace("//", f"//{user}"))
-    assert code == 3, err
     written = "".join(path.read_text() for path in tmp_path.iterdir() if path.is_file())
-    assert address in written
+    assert (code, address in written, set(server.keys)) == (3, True, {sent}), err
     assert not [secret for secret in (KEY, "hidden") for text in (out, err, written) if secret in text]
-    assert set(server.keys) == {sent}
 
 
 def test_the_model_may_be_asked_for_the_objects(check):
@@ -301,26 +260,22 @@ def test_a_model_is_chosen_where_a_server_has_several(sira, captions, models, me
     assert (code, f"{address} {message}" in err) == (2, True), err
 
 
-def saved(image, kind, **options):
-    file = io.BytesIO()
-    image.save(file, kind, **options)
-    return file.getvalue()
-
-
-GRADIENT, TURNED = Image.linear_gradient("L"), Image.Exif()
+TURNED = Image.Exif()
 TURNED[0x0112] = 6
+
+
+def saved(kind, mode="RGB", size=(256, 256), **options):
+    file = io.BytesIO()
+    Image.linear_gradient("L").resize(size).convert(mode).save(file, kind, **options)
+    return file.getvalue()
 
 
 @pytest.mark.parametrize(
     ("data", "as_it_is"),
     [
-        *((saved(GRADIENT.convert("RGB"), kind), True) for kind in ("JPEG", "PNG")),
-        *(
-            (saved(GRADIENT.convert(mode), kind), False)
-            for mode, kind in [("RGB", "WEBP"), ("RGBA", "PNG"), ("CMYK", "JPEG")]
-        ),
-        (saved(GRADIENT.convert("P"), "GIF"), False),
-        (saved(GRADIENT.resize((60, 40)), "JPEG", exif=TURNED), False),
+        *((saved("JPEG"), True), (saved("PNG"), True), (saved("WEBP"), False), (saved("PNG", "RGBA"), False)),
+        *((saved("JPEG", "CMYK"), False), (saved("GIF", "P"), False)),
+        (saved("JPEG", size=(60, 40), exif=TURNED), False),
     ],
     ids=["jpeg", "png", "webp", "transparent", "cmyk", "gif", "turned"],
 )
@@ -328,6 +283,5 @@ def test_a_file_is_sent_as_it_is_if_every_server_reads_it_else_as_the_model_woul
     seen, _ = decode_picture("a", data)
     kind, _, sent = data_url(data, seen).partition(";base64,")
     image = Image.open(io.BytesIO(base64.b64decode(sent)))
-    assert (base64.b64decode(sent) == data) is as_it_is
-    assert kind == f"data:image/{image.format.lower()}"
+    assert (base64.b64decode(sent) == data, kind) == (as_it_is, f"data:image/{image.format.lower()}")
     assert (image.mode, image.size, image.tobytes()) == ("RGB", seen.size, seen.tobytes())

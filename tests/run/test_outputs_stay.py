@@ -17,7 +17,6 @@ import shlex
 import shutil
 import sys
 import tempfile
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -74,16 +73,27 @@ def prepare(folder: Path) -> None:
         (folder / f"{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
 
 
-def outputs(folder: Path, run: Callable[..., tuple[int, str]]) -> dict[str, Any]:
+def outputs(folder: Path) -> dict[str, Any]:
     """Run all commands in a folder: exit code, stdout and new or changed files of each, without times and versions."""
-    prepare(folder)
-    found, before = {}, _files(folder)
-    for name, command in COMMANDS.items():
-        code, out = run(*shlex.split(command.replace("DEMO", "-p demo --max-new-tokens 12")))
-        after = _files(folder)
-        files = {path: content for path, content in after.items() if before.get(path) != content}
-        found[name] = {"code": code, "stdout": _plain(out, folder), "files": files}
-        before = after
+    found = {}
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(folder)
+        patch.setenv("SIRA_HOME", str(folder.parent / f"{folder.name}-home"))
+        prepare(folder)
+        before = _files(folder)
+        for name, command in COMMANDS.items():
+            words = shlex.split(command.replace("DEMO", "-p demo --max-new-tokens 12"))
+            patch.setattr(sys, "argv", ["sira", *words])
+            code = 0
+            with contextlib.redirect_stdout(io.StringIO()) as out:
+                try:
+                    main()
+                except SystemExit as stop:
+                    code = int(stop.code or 0)
+            after = _files(folder)
+            files = {path: content for path, content in after.items() if before.get(path) != content}
+            found[name] = {"code": code, "stdout": _plain(out.getvalue(), folder), "files": files}
+            before = after
     return found
 
 
@@ -115,25 +125,8 @@ def same(now: Any, before: Any) -> bool:
     return bool(now == pytest.approx(before, rel=1e-3) if isinstance(before, float) else now == before)
 
 
-def _outputs_here(folder: Path) -> dict[str, Any]:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.chdir(folder)
-        patch.setenv("SIRA_HOME", str(folder.parent / f"{folder.name}-home"))
-
-        def run(*command: Any) -> tuple[int, str]:
-            patch.setattr(sys, "argv", ["sira", *map(str, command)])
-            with contextlib.redirect_stdout(io.StringIO()) as out:
-                try:
-                    main()
-                except SystemExit as stop:
-                    return int(stop.code or 0), out.getvalue()
-            return 0, out.getvalue()
-
-        return outputs(folder, run)
-
-
 def test_outputs_are_those_of_before(tmp_path: Path) -> None:
-    now, before = _outputs_here(tmp_path), json.loads(lzma.decompress(KEPT.read_bytes()))
+    now, before = outputs(tmp_path), json.loads(lzma.decompress(KEPT.read_bytes()))
     assert now.keys() == before.keys()
     others = [
         f"{name}, {path}:\n{content}\n--- before:\n{before[name]['files'].get(path)}"
@@ -150,4 +143,4 @@ if __name__ == "__main__":
     os.environ["HF_HUB_OFFLINE"] = "1"
     with tempfile.TemporaryDirectory() as place:
         (inner := Path(place) / "x").mkdir()
-        Path(sys.argv[1]).write_bytes(lzma.compress(json.dumps(_outputs_here(inner), ensure_ascii=False).encode()))
+        Path(sys.argv[1]).write_bytes(lzma.compress(json.dumps(outputs(inner), ensure_ascii=False).encode()))
