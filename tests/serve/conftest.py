@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
 
 import ollama
 import openai
@@ -11,9 +10,7 @@ import pytest
 
 from sira_cli.models.vocabulary import EndTokens
 from sira_cli.run.lvlm import Lvlm, load
-from sira_cli.serve.app import Server
-from tests.serve.helpers import client_of
-from tests.support.asgi import served
+from tests.serve.helpers import client_of, running
 
 
 @pytest.fixture(scope="session")
@@ -27,13 +24,6 @@ def endless(lvlm: Lvlm, monkeypatch: pytest.MonkeyPatch) -> Lvlm:
     monkeypatch.setattr(lvlm.model, "generation_config", lvlm.model.generation_config)  # to be put back
     monkeypatch.setattr(EndTokens, "of", lambda model, tokenizer: EndTokens((), lvlm.ends.padding))
     return lvlm.under(lvlm.decoder)
-
-
-@contextmanager
-def running(lvlm: Lvlm, **settings: object) -> Iterator[str]:
-    """Serve in a thread; yields the address."""
-    with served(Server(lvlm, **settings).app) as address:
-        yield address
 
 
 @pytest.fixture(scope="session")

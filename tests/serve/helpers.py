@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-import base64
 import json
+import time
+from base64 import b64encode
 from collections.abc import Iterator
 from contextlib import contextmanager
 from io import BytesIO
@@ -14,14 +15,14 @@ import httpx
 import openai
 from PIL import Image
 
+from sira_cli.run.lvlm import Lvlm
+from sira_cli.serve.app import Server
+from tests.support.asgi import served
+
 ROOT = Path(__file__).parents[2]
 PICTURES = sorted((ROOT / "examples").glob("*.png"))[:4]
 PROMPT = "Describe this image."
 LONG = 10**6  # tokens: no test waits for them
-
-
-def data_uri(picture: Path | Image.Image) -> str:
-    return "data:image/png;base64," + base64.b64encode(data_of(picture)).decode()
 
 
 def data_of(picture: Path | Image.Image) -> bytes:
@@ -35,10 +36,17 @@ def data_of(picture: Path | Image.Image) -> bytes:
 def said(
     prompt: str = PROMPT, picture: Path | Image.Image | str = PICTURES[0], system: str | None = None
 ) -> list[dict]:
-    url = picture if isinstance(picture, str) else data_uri(picture)
+    url = picture if isinstance(picture, str) else f"data:image/png;base64,{b64encode(data_of(picture)).decode()}"
     content = [{"type": "image_url", "image_url": {"url": url}}, {"type": "text", "text": prompt}]
     first = [] if system is None else [{"role": "system", "content": system}]
     return [*first, {"role": "user", "content": content}]
+
+
+@contextmanager
+def running(lvlm: Lvlm, **settings: object) -> Iterator[str]:
+    """Serve in a thread; yields the address."""
+    with served(Server(lvlm, **settings).app) as address:
+        yield address
 
 
 def client_of(address: str, key: str = "none") -> openai.OpenAI:
@@ -92,8 +100,11 @@ def streaming(address: str, picture=PICTURES[0]) -> Iterator[Iterator[str]]:
         yield pieces
 
 
-def waiting(address: str) -> int:
-    return int(counted(address, "sira_waiting_requests"))
+def wait_for(address: str, count: int, *requests: Any) -> None:
+    """Wait until so many requests wait for the decoder, and none of `requests` is done."""
+    while counted(address, "sira_waiting_requests") < count:
+        assert not any(each.done() for each in requests)
+        time.sleep(0.01)
 
 
 def counted(address: str, name: str) -> float:

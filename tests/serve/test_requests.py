@@ -4,19 +4,15 @@ from __future__ import annotations
 
 import base64
 import json
-import re
 import sys
-from collections.abc import Iterator
-from typing import Any
 
 import httpx
 import pytest
 
-from sira_cli.models.schema import engine_reason
 from sira_cli.serve import Limits
-from sira_cli.serve.jobs import check_length, picture_data, settings_of
-from sira_cli.serve.ollama import OllamaChat, OllamaGenerate
-from sira_cli.serve.protocol import REFUSED, ChatRequest, Options, RequestError, for_clients
+from sira_cli.serve.jobs import picture_data, settings_of
+from sira_cli.serve.ollama import OllamaChat
+from sira_cli.serve.protocol import REFUSED, ChatRequest, RequestError
 from tests.serve.helpers import PICTURES, data_of, post, posted, refusal, said
 
 OPTIONAL = (
@@ -32,9 +28,9 @@ ANSWER, USER = {"role": "assistant", "content": "A dog."}, {"role": "user", "con
 
 def test_null_is_a_key_that_is_left_out(address):
     plain = posted(address, max_tokens=4)
-    assert posted(address, **dict.fromkeys(OPTIONAL), max_tokens=4) == plain
     options = dict.fromkeys(("method", "task", "words", "verify", "min_support"))
-    assert posted(address, sira=options, max_tokens=4) == plain
+    for nulls in (dict.fromkeys(OPTIONAL), {"sira": options}):
+        assert posted(address, **nulls, max_tokens=4) == plain
     usage = post(address, stream=True, stream_options={"include_usage": None}, max_tokens=4)
     assert (usage.status_code, "usage" in usage.text) == (200, False)
 
@@ -53,26 +49,17 @@ def test_numbers_beyond_the_presets_ranges(lvlm):
 
 
 def test_base64_as_programs_write_it_and_what_is_none():
-    for data in (data_of(PICTURES[0]), b"1", b"12", b"123"):
-        plain = base64.b64encode(data).decode()
-        for url in (
-            "data:image/png;base64," + base64.encodebytes(data).decode(),
-            "data:image/png;base64,\r\n " + plain.replace("A", "A\r\n"),
-            "DATA:Image/PNG;BASE64," + plain,
-            "data:;base64," + plain.rstrip("="),
-        ):
-            assert picture_data(url, 10**6) == data
+    data = data_of(PICTURES[0])
+    plain = base64.b64encode(data).decode()
+    for url in (
+        "data:image/png;base64," + base64.encodebytes(data).decode(),
+        "data:image/png;base64,\r\n " + plain.replace("A", "A\r\n"),
+        *("DATA:Image/PNG;BASE64," + plain, "data:;base64," + plain.rstrip("=")),
+    ):
+        assert picture_data(url, 10**6) == data
     for coded in ("\xe9", "AAAAA", "AA=A", "_-_-"):
         with pytest.raises(RequestError, match="is not base64"):
             picture_data(f"data:image/png;base64,{coded}", 10**6)
-
-
-def test_the_length_of_a_prompt_is_counted_to_the_token(lvlm):
-    chat = ChatRequest(messages=said("umbrella " * 9))
-    count = len(lvlm.vocabulary.encode(chat.messages[0].texts()))
-    check_length(chat, lvlm.vocabulary, count)
-    with pytest.raises(RequestError, match=f"has {count} tokens and more"):
-        check_length(chat, lvlm.vocabulary, count - 1)
 
 
 @pytest.mark.parametrize(
@@ -85,9 +72,8 @@ def test_a_schema_by_any_key_is_followed_and_closed(address, more):
 
 def test_keys_that_would_change_a_text_are_refused_and_their_neutral_values_are_not():
     for name, neutral in REFUSED.items():
-        with pytest.raises(RequestError) as refused:
+        with pytest.raises(RequestError, match=name):
             ChatRequest(messages=said(), **{name: ["x"]})
-        assert refused.value.param == name
         for value in (None, *neutral):
             ChatRequest(messages=said(), **{name: value})
 
@@ -143,8 +129,7 @@ def test_bodies_paths_and_names_that_are_not_here(address, client, lvlm):
     assert (refusal(answer, 405)["code"], answer.headers["allow"]) == ("method_not_allowed", "POST")
     for path in ("x" * 50_000, "v1/models/" + "x" * 50_000):
         answer = httpx.get(f"{address}/{path}")
-        assert "xxx ... xxx" in refusal(answer, 404)["message"]
-        assert len(answer.text) < 400
+        assert ("xxx ... xxx" in refusal(answer, 404)["message"], len(answer.text) < 400) == (True, True)
     assert len(post(address, sira={"x" * 50_000: 1}).text) < 1200
     assert [model.id for model in client.models.list()] == list(dict.fromkeys([lvlm.preset.name, lvlm.preset.model]))
     assert client.models.retrieve("demo").id == "demo"
@@ -166,84 +151,21 @@ def test_ollama_s_clients_need_no_content_type_and_other_sites_pages_do(address)
     assert httpx.head(address).status_code == 200
 
 
-# --- the reasons of pydantic, in the words of JSON, for odd values at every place
-
-ODD = [None, True, 0, -1, 1.5, 10**400, "", "x", [], {}, [1], ["x"], [{}], {"a": 1}, [[]], {"type": "x"}]
-ODD += [{"type": "image_url"}, {"type": "image_url", "image_url": 5}, {"role": "user"}, {"role": "x", "content": "y"}]
-PICTURE = {"type": "image_url", "image_url": {"url": "data:x"}}
-TURNS = [{"role": "user", "content": [{"type": "text", "text": "a"}, PICTURE]}]
-REQUESTS: dict[type[Options], dict[str, Any]] = {
-    ChatRequest: {
-        "messages": TURNS,
-        "temperature": 1,
-        "sira": {"method": "sira", "k": 2, "words": True},
-        "response_format": {"type": "json_schema", "json_schema": {"name": "a", "schema": {"type": "object"}}},
-        "stream_options": {"include_usage": True},
-        "stop": ["a"],
-        "chat_template_kwargs": {"enable_thinking": True},
-    },
-    OllamaChat: {
-        "model": "demo",
-        "messages": [{"role": "user", "content": "a", "images": ["aa"]}],
-        "options": {"seed": 1, "stop": ["a"]},
-        "format": "json",
-        "think": True,
-    },
-    OllamaGenerate: {"model": "demo", "prompt": "a", "images": ["aa"], "options": {"seed": 1}, "format": {"a": 1}},
-}
-PLACE = re.compile(r"[a-z_]+(\[\d+\]|\.[a-z_]+)*")
-FOREIGN = re.compile(
-    r"list\[|union\[|literal\[|function|[a-z][A-Z]|\b(str|int|bool|dict|pydantic|Python|PIL)\b"
-    r"|validation|Input should|Field"
-)
-
-
-def places(value: Any, at: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
-    inside = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
-    for key, each in inside:
-        yield (*at, key)
-        yield from places(each, (*at, key))
-
-
-@pytest.mark.parametrize("kind", REQUESTS)
-def test_no_error_names_types(kind: type[Options]):
-    seen = 0
-    for place in places(REQUESTS[kind]):
-        for odd in ODD:
-            body = json.loads(json.dumps(REQUESTS[kind]))
-            inside = body
-            for key in place[:-1]:
-                inside = inside[key]
-            inside[place[-1]] = odd
-            try:
-                kind.read(json.dumps(body).encode())
-            except RequestError as error:
-                told = error.to_json()["error"]
-                assert PLACE.fullmatch(told["param"]), told
-                assert told["message"].startswith(f"{told['param']}: "), told
-                assert not FOREIGN.search(told["message"]), told
-                seen += 1
-    assert seen > 50
+URL, PLACE = {"type": "image_url", "image_url": {"url": 5}}, "messages[0].content[0].image_url.url"
 
 
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"messages": [{"role": "user", "content": [{"type": "image_url", "image_url": {"url": 5}}]}]},
-         "messages[0].content[0].image_url.url: expected a string"),
+        ({"messages": [{"role": "user", "content": [URL]}]}, f"{PLACE}: expected a string"),
         ({"messages": [{"content": "a"}]}, "messages[0].role: is missing"),
         ({"messages": []}, "messages: expected at least 1"),
         ({"temperature": 3}, "temperature: expected at most 2"),
         ({"logprobs": "maybe"}, "logprobs: expected true or false"),
+        ({"stop": [1]}, "stop[0]: expected a string"),
     ],
-)  # fmt: skip
-def test_reasons(change: dict[str, Any], message: str):
+)
+def test_reasons_of_pydantic_are_told_in_the_words_of_json(change, message):
     with pytest.raises(RequestError) as refused:
-        ChatRequest.read(json.dumps({"messages": TURNS, **change}).encode())
+        ChatRequest.read(json.dumps({"messages": said(), **change}).encode())
     assert (str(refused.value), refused.value.param) == (message, message.partition(":")[0])
-
-
-def test_reasons_of_the_library_and_the_engine():
-    assert "Python" not in for_clients("a.png: is too large; raise PIL.Image.MAX_IMAGE_PIXELS in Python")
-    reason = "oneOf constraints are not supported"
-    assert engine_reason(f"{reason}. Enable 'coerce_one_of' option to approximate") == reason

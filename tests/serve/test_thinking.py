@@ -7,8 +7,7 @@ import pytest
 from PIL import Image
 
 from sira_cli import load
-from tests.serve.conftest import running
-from tests.serve.helpers import PICTURES, PROMPT, client_of, said
+from tests.serve.helpers import PICTURES, PROMPT, client_of, running, said
 from tests.support.checkpoints import write_qwen
 from tests.support.scripted import script, written
 
@@ -19,26 +18,23 @@ THINK = {"sira": {"think": True}}
 
 @pytest.fixture(scope="module")
 def thinker(tmp_path_factory):
-    """Qwen3.5, whose template has a switch."""
+    """Qwen3.5, whose template has a switch, and the address of a server with it."""
     folder = write_qwen(tmp_path_factory.mktemp("checkpoints") / "qwen", "3.5")
-    return load(folder, max_new_tokens=60, dtype="float32")
-
-
-@pytest.fixture(scope="module")
-def thinking_address(thinker):
-    with running(thinker) as address:
-        yield address
+    lvlm = load(folder, max_new_tokens=60, dtype="float32")
+    with running(lvlm) as address:
+        yield lvlm, address
 
 
 @pytest.fixture
-def asked(thinker, thinking_address, monkeypatch):
+def asked(thinker, monkeypatch):
     """Ask by the official client while the model writes a thought and a text, if its prompt leaves a thought open."""
-    tokenizer = thinker.processor.tokenizer
+    lvlm, address = thinker
+    tokenizer = lvlm.processor.tokenizer
     thought = written(tokenizer, f"{THOUGHT}\n</think>\n\n{TEXT}<|im_end|>")
     text = written(tokenizer, f"{TEXT}<|im_end|>")
-    usual = thinker.prepare([Image.open(PICTURES[0]).convert("RGB")], [PROMPT])["input_ids"].shape[1]
+    usual = lvlm.prepare([Image.open(PICTURES[0]).convert("RGB")], [PROMPT])["input_ids"].shape[1]
     script(monkeypatch, lambda length: text if length == usual else thought)
-    with client_of(thinking_address) as client:
+    with client_of(address) as client:
         name = client.models.list().data[0].id
         yield lambda body, **more: client.chat.completions.create(model=name, messages=said(), extra_body=body, **more)
 
@@ -75,12 +71,11 @@ def test_stops_and_log_probabilities_are_of_the_text_and_a_thought_that_is_cut_o
     (choice,) = asked(THINK, max_tokens=4).choices
     assert (choice.message.content, choice.finish_reason) == ("", "length")
     assert THOUGHT.startswith(choice.message.reasoning_content or "nothing")
-    chunks = list(asked(THINK, max_tokens=4, stream=True))
-    assert not any(chunk.choices[0].delta.content for chunk in chunks)
+    assert not any(chunk.choices[0].delta.content for chunk in asked(THINK, max_tokens=4, stream=True))
 
 
-def test_ollamas_clients_get_both(asked, thinking_address):
-    with ollama.Client(host=thinking_address) as client:
+def test_ollamas_clients_get_both(asked, thinker):
+    with ollama.Client(host=thinker[1]) as client:
         name = client.list().models[0].model
         images = [PICTURES[0].read_bytes()]
         turn = {"role": "user", "content": PROMPT, "images": images}
