@@ -46,7 +46,6 @@ def test_two_writers_of_one_file_do_not_disturb_each_other(tmp_path):
         first.write(b"first, " * 10_000)
         with replacing(path) as second:
             second.write(b"second")
-        assert path.read_text() == "second"
         with pytest.raises(ZeroDivisionError), replacing(path) as third:
             third.write(b"third" * (1 // 0))
         assert path.read_text() == "second"
@@ -74,14 +73,11 @@ def test_names_modes_and_errors_are_those_of_plain_files(tmp_path):
     with replacing(longest) as file:
         file.write(b"x")
     (tmp_path / "plain").write_text("x")
-    modes = {stat.S_IMODE((tmp_path / name).stat().st_mode) for name in names(tmp_path)}
-    assert len(modes) == 1
-    for place in (tmp_path / "nowhere" / "file", tmp_path / ("x" * 256)):
-        with pytest.raises(SiraError, match="cannot be written"), replacing(place):
-            pass
-    os.mkdir(tmp_path / "folder")  # noqa: PTH102
-    with pytest.raises(SiraError, match="folder: cannot be written"), replacing(tmp_path / "folder") as file:
-        file.write(b"x")
+    assert len({stat.S_IMODE(path.stat().st_mode) for path in (longest, tmp_path / "plain")}) == 1
+    (tmp_path / "folder").mkdir()
+    for place in (tmp_path / "nowhere" / "file", tmp_path / ("x" * 256), tmp_path / "folder"):
+        with pytest.raises(SiraError, match="cannot be written"), replacing(place) as file:
+            file.write(b"x")
     assert names(tmp_path) == ["folder", "plain", "x" * 255]
     with pytest.raises(SettingsError, match=f"{os.devnull}: exists, but a folder is needed here: give another path"):
         make_folder(Path(os.devnull))
