@@ -171,7 +171,7 @@ def check_no_video(name: str) -> None:
 
 
 def _damaged(name: str, error: BaseException) -> PictureError:
-    return PictureError(f"{one_line(name)}: is damaged: {str(error) or type(error).__name__}")
+    return PictureError(f"{one_line(name)}: is damaged: {' '.join(str(error).split()) or type(error).__name__}")
 
 
 def give_back() -> None:
