@@ -7,7 +7,6 @@ import gzip
 import itertools
 import json
 import pickle
-import subprocess
 import sys
 import tarfile
 from pathlib import Path
@@ -17,6 +16,7 @@ import fsspec
 import pyarrow
 import pytest
 import webdataset
+from fsspec.implementations.memory import MemoryFileSystem
 from pyarrow import feather, parquet
 
 from sira_cli.errors import DataError, PictureError, SettingsError
@@ -25,6 +25,7 @@ from sira_cli.pictures.find import Shard, find_pictures
 from tests.support.shards import EXAMPLES, claiming, content, drawn, write_tar
 
 PICTURES = [path.read_bytes() for path in EXAMPLES[:3]]
+ALONE = [[data] for data in PICTURES]
 STRUCT = pyarrow.struct([("bytes", pyarrow.binary()), ("path", pyarrow.string())])
 
 
@@ -44,18 +45,9 @@ def names(*paths: str, **options) -> list[str]:
     return [picture.name_in(None) for picture in find_pictures(paths, **options)]
 
 
-def reads(*paths: str, **options) -> list[bytes]:
-    return [content(picture) for picture in find_pictures(paths, **options)]
-
-
-def files(picture) -> list[bytes]:
-    return [file for _, file in picture.files()]
-
-
-def error(picture) -> str:
-    with pytest.raises(PictureError) as caught:
-        picture.read()
-    return str(caught.value)
+def reads(*paths: str, **options) -> list[list[bytes]]:
+    """The files of each picture."""
+    return [[file for _, file in picture.files()] for picture in find_pictures(paths, **options)]
 
 
 def errors(*paths: str, **options) -> list[str]:
@@ -72,16 +64,12 @@ def errors(*paths: str, **options) -> list[str]:
 # --- tar files
 
 
-@pytest.mark.parametrize(
-    "path", ["shards/cc-{00000..00002}.tar", "shards/cc-*.tar", "shards", "shards/cc-0000{0..2}.tar"]
-)
+@pytest.mark.parametrize("path", ["shards/cc-{00000..00002}.tar", "shards/cc-*.tar", "shards"])
 def test_each_key_is_a_picture(folder, path):
     pictures = find_pictures([path])
-    assert [picture.name_in(None) for picture in pictures] == [
-        f"shards/cc-{number // 2:05}.tar/{number:06}.png" for number in range(6)
-    ]
-    assert [content(picture) for picture in pictures] == [
-        EXAMPLES[number % len(EXAMPLES)].read_bytes() for number in range(6)
+    assert [(picture.name_in(None), content(picture)) for picture in pictures] == [
+        (f"shards/cc-{number // 2:05}.tar/{number:06}.png", EXAMPLES[number % len(EXAMPLES)].read_bytes())
+        for number in range(6)
     ]
     assert [picture.columns()["number"] for picture in reversed(pictures)] == [5, 4, 3, 2, 1, 0]
     assert pictures[3].columns() == {"tags": ["dog", "tree"], "number": 3, "txt": "scene 3"}
@@ -90,34 +78,27 @@ def test_each_key_is_a_picture(folder, path):
     assert {len(part) % 2 for part in parts} == {0}  # whole shards
 
 
-def test_a_picture_is_what_others_wrote(folder):
-    """WebDataset's own writer, and the standard library with members of every kind and names of every length."""
+def test_shards_are_what_others_wrote(folder):
+    """WebDataset's own writer, and the standard library with members of other kinds and long names."""
     with webdataset.TarWriter("real.tar.gz") as sink:
         for number, data in enumerate(PICTURES):
             sink.write({"__key__": f"sub/{number}", "png": data, "json": {"number": number}, "seg.png": b"x"})
-    found = find_pictures(["real.tar.gz"])
-    assert [(picture.sources[0].member, content(picture)) for picture in found] == [
-        (f"sub/{number}.png", data) for number, data in enumerate(PICTURES)
-    ]
-    assert found[2].columns()["number"] == 2
-    assert reads("real.tar.gz", image_column=".seg.png") == [b"x"] * 3
-    long = "x" * 200
+    assert [picture.columns()["number"] for picture in find_pictures(["real.tar.gz"])] == [0, 1, 2]
+    assert reads("real.tar.gz") == ALONE
+    assert reads("real.tar.gz", image_column=".seg.png") == [[b"x"]] * 3
+    members = ("./sub/a.PNG", f"{'x' * 200}.webp", "é.jpeg", "._hidden.png")
     with tarfile.open("odd.tar", "w", format=tarfile.PAX_FORMAT) as archive:
-        archive.add(EXAMPLES[1], "./sub/a.PNG")
-        archive.add(EXAMPLES[1].parent, "sub", recursive=False)
-        for number, name in ((2, f"{long}.webp"), (0, "é.jpeg"), (0, "._hidden.png"), (0, "d.gif")):
+        archive.add(EXAMPLES[0].parent, "sub", recursive=False)
+        for number, name in enumerate(members):
             archive.add(EXAMPLES[number], name)
-    found = find_pictures(["odd.tar"])
-    assert [picture.sources[0].member for picture in found] == ["./sub/a.PNG", f"{long}.webp", "é.jpeg", "d.gif"]
-    with tarfile.open("odd.tar") as archive:
-        assert all(archive.extractfile(each.sources[0].member).read() == content(each) for each in found)
+    assert [picture.sources[0].member for picture in find_pictures(["odd.tar"])] == [*members[:3]]
+    assert reads("odd.tar") == ALONE
 
 
 def test_a_picture_in_a_shard_travels_and_has_no_place_beside_it(folder):
     (picture, *_) = found = find_pictures(["shards"])
     assert pickle.loads(pickle.dumps(found)) == found
     assert len(pickle.dumps(picture)) < 1000  # its place, and no bytes: a worker of Ray reads the shard itself
-    assert picture.address == f"{folder}/shards/cc-00000.tar/000000.png"
     assert picture.name_in(folder / "out") == "../shards/cc-00000.tar/000000.png"
     assert picture.mirrored(".txt") == Path("cc-00000.tar/000000.txt")
     with pytest.raises(SettingsError, match="texts are not written into a data set: give `output=`"):
@@ -152,8 +133,7 @@ def test_a_damaged_shard_gives_what_is_whole(folder):
     Path("page.tar").write_text("<html>" * 1000, encoding="utf-8")
     Path("cut.tar.gz").write_bytes(gzip.compress(whole)[:-2000])
     assert [message.partition(":")[0] for message in errors("page.tar", "cut.tar.gz")] == ["page.tar", "cut.tar.gz"]
-    *found, missing = find_pictures(["shards/cc-{00002..00003}.tar"])
-    assert (len(found), missing.is_here(), error(missing)) == (2, False, "shards/cc-00003.tar: no such file")
+    assert errors("shards/cc-{00002..00003}.tar") == ["shards/cc-00003.tar: no such file"]
 
 
 @pytest.mark.parametrize("kind", [tarfile.REGTYPE, tarfile.GNUTYPE_LONGNAME, tarfile.XHDTYPE])
@@ -169,47 +149,36 @@ def test_a_size_that_no_file_has_is_an_error_record(folder, kind, size):
 
 
 def test_a_key_with_several_pictures(folder):
-    picture = PICTURES[0]
-    write_tar(Path("two.tar"), [("a.jpg", picture), ("a.png", b"x"), ("b.png", picture), ("b.depth.png", b"y")])
-    assert errors("two.tar") == ["two.tar/a: has 2 pictures (jpg, png), expected one: choose with `image_column=`"]
-    assert reads("two.tar", image_column="png") == [b"x", picture]
-    assert reads("two.tar", image_column=".depth.png") == [b"y"]
-    write_tar(Path("dots.tar"), [("img.1.jpg", picture), ("img.2.jpg", picture)])
-    assert errors("dots.tar")[0].startswith("dots.tar/img: has 2 pictures (1.jpg, 2.jpg), expected one: choose")
-
-
-def test_several_members_of_a_key_are_shown_together(folder):
-    pairs = [("a.left.png", 0), ("a.right.png", 1), ("b.left.png", 2), ("c.right.png", 1), ("c.left.png", 2)]
-    members = [(name, PICTURES[number]) for name, number in pairs]
+    numbers = {"a.left.png": 0, "a.right.png": 1, "b.left.png": 2, "c.right.png": 1, "c.left.png": 2}
+    members = [(name, PICTURES[number]) for name, number in numbers.items()]
     write_tar(folder / "pairs.tar", [*members[:2], ("a.txt", b"dogs"), *members[2:]])
+    choose = "pairs.tar/a: has 2 pictures (left.png, right.png), expected one: choose with `image_column=`"
+    assert errors("pairs.tar")[0] == choose
     first, second, third = find_pictures(["pairs.tar"], image_column="left.png,right.png")
     assert first.files() == [(f"pairs.tar/a, picture {n + 1}", PICTURES[n]) for n in range(2)]
-    assert (first.sources[0].member, first.name_in(folder), first.images("pairs.tar/a")) == ("a", "pairs.tar/a", None)
+    assert (first.name_in(folder), first.images("pairs.tar/a")) == ("pairs.tar/a", None)
     assert first.columns() == {"txt": "dogs"}
-    assert error(second).endswith("b: has 1 picture (left.png), expected one of each of left.png, right.png")
-    assert files(third) == [PICTURES[2], PICTURES[1]]  # in the order asked for
-    (alone, *_) = find_pictures(["pairs.tar"], image_column="left.png")
-    assert (content(alone), alone.name_in(folder)) == (PICTURES[0], "pairs.tar/a.left.png")
+    assert second.fault.endswith("b: has 1 picture (left.png), expected one of each of left.png, right.png")
+    assert [file for _, file in third.files()] == [PICTURES[2], PICTURES[1]]  # in the order asked for
+    assert names("pairs.tar", image_column="left.png")[0] == "pairs.tar/a.left.png"
+    assert reads("pairs.tar", image_column=".left.png") == [[PICTURES[n]] for n in (0, 2, 2)]
 
 
 # --- tables
 
-TEXTS = {
-    "paths": [f"files/{number}.png" for number in range(3)],
-    "base64": [base64.b64encode(data).decode() for data in PICTURES],
-    "data URLs": [f"data:image/png;base64,{base64.b64encode(data).decode()}" for data in PICTURES],
-}
-BYTES = {
+BASE64 = [base64.b64encode(data).decode() for data in PICTURES]
+TEXTS = {"paths": [f"files/{number}.png" for number in range(3)], "base64": BASE64}
+TEXTS["data URLs"] = [f"data:image/png;base64,{data}" for data in BASE64]
+KINDS = TEXTS | {
     "struct": [{"bytes": data, "path": f"{number}.png"} for number, data in enumerate(PICTURES)],
     "struct of paths": [{"bytes": None, "path": f"files/{number}.png"} for number in range(3)],
     "bytes": PICTURES,
 }
-KINDS = TEXTS | BYTES
 
 
-def table(kind: str, **more: list) -> pyarrow.Table:
+def table(kind: str) -> pyarrow.Table:
     values = pyarrow.array(KINDS[kind], STRUCT if kind.startswith("struct") else None)
-    return pyarrow.table({"caption": ["a", "b", "c"], "image": values, **more})
+    return pyarrow.table({"caption": ["a", "b", "c"], "image": values})
 
 
 def write(made: pyarrow.Table, name: str) -> str:
@@ -246,25 +215,19 @@ def test_what_others_saved(folder):
     made.save_to_disk("saved", num_shards=2)
     pictures = find_pictures(["saved"])
     assert [picture.sources[0].member for picture in pictures] == ["0", "1", "0"]
-    stored = datasets.load_from_disk("saved")
-    assert [picture.open().image.tobytes() for picture in pictures] == [
-        row["image"].convert("RGB").tobytes() for row in stored
-    ]
-    stored.filter(lambda row: row["id"] > "x", cache_file_name="saved/cache-0123456789abcdef_00000_of_00002.arrow")
+    assert reads("saved") == ALONE
+    made.filter(lambda row: row["id"] > "x", cache_file_name="saved/cache-0123456789abcdef_00000_of_00002.arrow")
     assert find_pictures(["saved"]) == pictures
-    made.to_parquet("hub.parquet")
-    assert reads("hub.parquet") == PICTURES
-    for kind in (pyarrow.string_view(), pyarrow.dictionary(pyarrow.int32(), pyarrow.large_string())):
-        feather.write_feather(pyarrow.table({"image": pyarrow.array(KINDS["paths"], kind)}), "file.arrow")
-        assert reads("file.arrow") == PICTURES
+    feather.write_feather(pyarrow.table({"image": pyarrow.array(KINDS["paths"], pyarrow.string_view())}), "file.arrow")
+    assert reads("file.arrow") == ALONE  # as polars writes texts
 
 
 def test_rows_in_any_order_and_of_a_file_that_is_replaced(folder):
     """As threads ask for them; and between two runs of one process."""
-    values = [f"row {number}".encode() for number in range(3000)]
-    parquet.write_table(pyarrow.table({"image": values}), "many.parquet", row_group_size=300)
+    values = [f"row {number}".encode() for number in range(300)]
+    parquet.write_table(pyarrow.table({"image": values}), "many.parquet", row_group_size=30)
     pictures = find_pictures(["many.parquet"])
-    for number in [*range(100), 40, 2999, 0, 17, 16]:
+    for number in [*range(50), 40, 299, 0, 17, 16]:
         assert content(pictures[number]) == values[number]
     for thing in ("dog", "cat"):
         (picture,) = find_pictures([write(pyarrow.table({"image": ["files/0.png"], "thing": [thing]}), "again.csv")])
@@ -272,16 +235,14 @@ def test_rows_in_any_order_and_of_a_file_that_is_replaced(folder):
 
 
 def test_columns_of_a_table_are_shown_together(folder):
-    before = pyarrow.array([{"bytes": data, "path": None} for data in PICTURES], STRUCT)
-    columns = {"before": before, "after": ["files/1.png", "files/2.png", None], "caption": ["a", "b", "c"]}
-    write(pyarrow.table(columns), "pairs.parquet")
-    first, second, third = find_pictures(["pairs.parquet"], image_column="before, after")
+    columns = {"before": pyarrow.array(KINDS["struct"], STRUCT), "after": ["files/1.png", "files/2.png", None]}
+    write(pyarrow.table(columns | {"caption": ["a", "b", "c"]}), "pairs.parquet")
+    first, *_ = find_pictures(["pairs.parquet"], image_column="before, after")
     assert first.files() == [(f"pairs.parquet/0, picture {n + 1}", PICTURES[n]) for n in range(2)]
     assert (first.name_in(folder), first.images("pairs.parquet/0")) == ("pairs.parquet/0", None)
-    assert (len(second.open().images), first.columns()) == (2, {"caption": "a"})
-    assert error(third).endswith("/2: has no picture in column after")
-    assert reads("pairs.parquet") == PICTURES
-    assert find_pictures(["pairs.parquet"], image_column="before,") == find_pictures(["pairs.parquet"])
+    assert first.columns() == {"caption": "a"}
+    assert errors("pairs.parquet", image_column="before,after") == ["pairs.parquet/2: has no picture in column after"]
+    assert reads("pairs.parquet", image_column="before,") == reads("pairs.parquet") == ALONE
     for wrong, column in ((",", ","), ("before,later", "later")):
         with pytest.raises(DataError, match=f"`image_column=` {column}: no such column"):
             find_pictures(["pairs.parquet"], image_column=wrong)
@@ -292,12 +253,10 @@ def test_a_column_of_lists_is_shown_together(folder, kind):
     each, types = KINDS[kind], {"struct": STRUCT, "bytes": pyarrow.binary(), "paths": pyarrow.string()}
     rows = pyarrow.array([each[:2], each, each[:1], []], pyarrow.list_(types[kind]))
     write(pyarrow.table({"images": rows, "caption": list("abcd")}), "groups.parquet")
-    groups = find_pictures(["groups.parquet"], **({} if kind == "struct" else {"image_column": "images"}))
-    assert [files(group) for group in groups[:3]] == [PICTURES[:2], PICTURES, PICTURES[:1]]
-    assert error(groups[3]).endswith("/3: has no picture in column images")
-    if kind != "struct":
-        with pytest.raises(DataError, match="no column of pictures found"):
-            find_pictures(["groups.parquet"])
+    how = {} if kind == "struct" else {"image_column": "images"}
+    found = find_pictures(["groups.parquet"], **how)[:3]
+    assert [[file for _, file in group.files()] for group in found] == [PICTURES[:2], PICTURES, PICTURES[:1]]
+    assert errors("groups.parquet", **how) == ["groups.parquet/3: has no picture in column images"]
 
 
 @pytest.mark.parametrize("name", ["wrong.parquet", "wrong.jsonl"])
@@ -311,6 +270,9 @@ def test_what_is_wrong_with_columns(folder, name):
         with pytest.raises(DataError) as caught:
             find_pictures([name], image_column=column)
         assert str(caught.value).startswith(f"{name}: {expected}")
+    both = pyarrow.table({name: pyarrow.array(KINDS["struct"], STRUCT) for name in "ab"})
+    with pytest.raises(DataError, match="several columns of pictures: a, b: name one with `image_column=`, or several"):
+        find_pictures([write(both, "both.parquet")])
 
 
 def test_what_is_wrong_with_rows_and_files(folder):
@@ -325,9 +287,6 @@ def test_what_is_wrong_with_rows_and_files(folder):
     for name, data in bad.items():
         Path(name).write_bytes(data)
     assert [message.split(": ")[:2] for message in errors(*bad)] == [[name, "cannot be read"] for name in bad]
-    both = pyarrow.table({"a": pyarrow.array(KINDS["struct"], STRUCT), "b": pyarrow.array(KINDS["struct"], STRUCT)})
-    with pytest.raises(DataError, match="several columns of pictures: a, b: name one with `image_column=`, or several"):
-        find_pictures([write(both, "both.parquet")])
 
 
 def test_a_table_from_elsewhere_opens_no_connections(folder):
@@ -342,23 +301,18 @@ def test_a_table_from_elsewhere_opens_no_connections(folder):
 # --- stores, and what else a user would notice
 
 
-def test_a_store_gives_the_same(folder):
+def test_a_store_gives_the_same(folder, monkeypatch):
     """fsspec's filesystem in memory stands for a store: others need a network."""
+    monkeypatch.setattr(MemoryFileSystem, "store", {})
     store = fsspec.filesystem("memory")
     write(table("paths"), "t.parquet")
     write(table("bytes"), "shards/bytes.parquet")
     for path in ("shards", "files", "t.parquet"):
         store.put(path, f"/bucket/{path}", recursive=True)
-    try:
-        for path in ("shards", "shards/cc-{00000..00002}.tar", "shards/cc-*.tar", "shards/bytes.parquet", "t.parquet"):
-            there, here = find_pictures([f"memory://bucket/{path}"]), find_pictures([path])
-            assert [content(picture) for picture in there] == [content(picture) for picture in here]
-            assert [picture.name_in(None).removeprefix("memory://bucket/") for picture in there] == [
-                picture.name_in(None) for picture in here
-            ]
-        assert errors("memory://bucket/none.tar")[0].startswith("memory://bucket/none.tar: cannot be read: ")
-    finally:
-        store.rm("/bucket", recursive=True)
+    for path in ("shards", "shards/cc-{00000..00002}.tar", "shards/cc-*.tar", "shards/bytes.parquet", "t.parquet"):
+        assert reads(f"memory://bucket/{path}") == reads(path)
+        assert names(f"memory://bucket/{path}") == [f"memory://bucket/{name}" for name in names(path)]
+    assert errors("memory://bucket/none.tar")[0].startswith("memory://bucket/none.tar: cannot be read: ")
 
 
 def test_what_is_not_installed_is_named(folder, monkeypatch):
@@ -370,35 +324,3 @@ def test_what_is_not_installed_is_named(folder, monkeypatch):
     assert len(names("shards")) == 6
     with pytest.raises(SettingsError, match=r"t\.csv: is a data set: .*pip install .*\[data\]'$"):
         find_pictures([write(table("paths"), "t.csv")])
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("ending", ["parquet", "arrow", "tar"])
-def test_memory_holds_few_samples_and_not_the_file(folder, ending):
-    """2 GB in a process of its own, which says how much it took at most, with what it imports."""
-    script = """
-import io, os, resource, sys, tarfile
-import pyarrow
-from pyarrow import parquet
-rows = [os.urandom(4 * 2**20) for _ in range(4)]
-name, schema = "big." + sys.argv[2], pyarrow.schema([("image", pyarrow.binary())])
-if sys.argv[1] == "write" and name.endswith("tar"):
-    with tarfile.open(name, "w") as archive:
-        for number in range(500):
-            member = tarfile.TarInfo(f"{number}.png")
-            member.size = 4 * 2**20
-            archive.addfile(member, io.BytesIO(rows[number % 4]))
-elif sys.argv[1] == "write":
-    kind = parquet.ParquetWriter if name.endswith("parquet") else pyarrow.ipc.new_stream
-    with kind(name, schema) as writer:
-        for _ in range(125):
-            writer.write_table(pyarrow.table({"image": rows}, schema))
-else:
-    from sira_cli.pictures.find import find_pictures
-    assert sum(len(picture.files()[0][1]) for picture in find_pictures([name])) == 500 * 4 * 2**20
-    print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024)
-"""
-    for step in ("write", "read"):
-        command = [sys.executable, "-c", script, step, ending]
-        done = subprocess.run(command, capture_output=True, check=True, cwd=folder, text=True)
-    assert 0 < int(done.stdout) < 900

@@ -1,8 +1,7 @@
-"""Prompts of pictures: filled from columns, members and text files, and from files of questions about each picture."""
+"""Texts of pictures: captions that exist already, files of questions, prompts filled from columns and text files."""
 
 from __future__ import annotations
 
-import csv
 import json
 import pickle
 import shutil
@@ -10,15 +9,152 @@ from pathlib import Path
 
 import pyarrow
 import pytest
+from PIL import Image
 from pyarrow import parquet
 
-from sira_cli import DataError, SettingsError, load, run_pictures
+from sira_cli import DataError, PictureError, SettingsError, load, run_pictures
 from sira_cli.pictures import picture
+from sira_cli.pictures.captions import find_captions
 from sira_cli.pictures.find import find_pictures
 from sira_cli.pictures.selection import listed_pictures, needs_columns
 from sira_cli.pictures.sources import FileSource
 from sira_cli.run.events import Finished
-from tests.support.shards import EXAMPLES, drawn, write_tar
+from tests.support.helpers import under
+from tests.support.shards import EXAMPLES, content, drawn, write_tar
+
+# --- captions that exist already
+
+
+@pytest.fixture
+def photos(tmp_path):
+    """Three pictures, of which the first two have a text file."""
+    folder = tmp_path / "photos"
+    folder.mkdir()
+    for name in ("a", "b", "c"):
+        Image.new("RGB", (32, 32)).save(folder / f"{name}.png")
+    (folder / "a.txt").write_text("\ufeffA dog.\n", encoding="utf-8")
+    (folder / "b.txt").write_text("\n")
+    return folder
+
+
+def texts(captions):
+    return [(picture.name_in(None).rpartition("/")[2], picture.caption) for picture in captions.pictures]
+
+
+def lines(*rows):
+    return "".join(json.dumps(row) + "\n" for row in rows)
+
+
+def test_text_files_beside_pictures(photos):
+    captions = find_captions(photos)
+    assert (texts(captions), captions.without) == ([("a.png", "A dog."), ("b.png", "")], 1)
+    (photos / "c.caption").write_text("A cat.")
+    captions = find_captions([photos], caption_extension="caption")
+    assert (texts(captions), captions.without) == ([("c.png", "A cat.")], 2)
+    assert texts(find_captions([photos / "a.png"])) == [("a.png", "A dog.")]
+    for text in photos.glob("*.txt"):
+        text.unlink()
+    (photos / "metadata.jsonl").write_text(lines({"file_name": "c.png", "text": "A cat."}))  # of an `ImageFolder`
+    assert texts(find_captions(photos)) == [("c.png", "A cat.")]
+
+
+TWO = [("a.png", "A dog."), ("b.png", "A cat.")]
+OWN = {"image_column": "pic", "text_column": "mine"}
+RECORDS = [
+    {"schema": "sira.caption/1", "file_name": f"{name}.png", "status": "ok" if text else "error", "text": text}
+    for name, text in (("a", ""), ("b", "A cat."), ("c", ""), ("a", "A dog."))
+]
+ROWS = [{"image": f"{name}.png", "text": text} for name, text in (("a", "1"), ("b", None), ("a", "2"), ("c", ""))]
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "given", "expected", "without"),
+    [
+        ("x.jsonl", lines(*({"file_name": name, "text": text} for name, text in TWO)), {}, TWO, 0),
+        ("x.json", json.dumps([{"Image": name, "caption": text} for name, text in TWO]), {}, TWO, 0),
+        ("x.csv", "image_path,id,Caption\r\na.png,1,A dog.\r\nb.png,2,A cat.\r\n", {}, TWO, 0),
+        ("x.tsv", "\ufeffdescription\tpath\nA dog.\ta.png\n\nA cat.\tb.png\n", {}, TWO, 0),
+        ("metadata.csv", "file_name,text,caption\na.png,A dog.,none\nb.png,A cat.,none\n", {}, TWO, 0),
+        ("../x.csv", "pic,file_name,mine,text\na.png,n,A dog.,n\nb.png,n,A cat.,n\n", OWN, TWO, 0),
+        # The newest record of each picture counts, and one that failed has no caption.
+        ("captions.jsonl", lines(*RECORDS), {}, TWO, 0),
+        ("x.jsonl", lines(*ROWS, {"image": "b.png"}), {}, [("a.png", "1"), ("a.png#2", "2"), ("c.png", "")], 2),
+    ],
+)
+def test_files_of_captions(photos, name, content, given, expected, without):
+    (photos / name).write_text(content, encoding="utf-8")
+    captions = find_captions(photos / name, images=photos if given else None, **given)
+    assert (texts(captions), captions.without) == (expected, without)
+    assert captions.failed == (name == "captions.jsonl")
+    assert len({picture.identity for picture in captions.pictures}) == len(expected)
+    assert all(picture.open().image.size == (32, 32) for picture in captions.pictures)
+
+
+def test_records_of_a_data_set_lead_to_its_pictures(photos):
+    """By the names that records have; endings in capitals count, as in folders."""
+    data = (photos / "a.png").read_bytes()
+    write_tar(photos / "s.tar", [("0.PNG", data), ("1.JPG", b"x")])
+    (photos / "t.csv").write_text("path\na.png\nb.png\n")
+    names = ["s.tar/1.JPG", "s.tar/0.PNG", "t.csv/1", "s.tar/none.png", "c.png"]
+    (photos / "x.jsonl").write_text(lines(*({"file_name": name, "text": "A dog."} for name in names)))
+    found = find_captions(photos / "x.jsonl").pictures
+    assert [picture.name_in(photos.resolve()) for picture in found] == names
+    assert [content(each) for each in found[:3]] == [b"x", data, (photos / "b.png").read_bytes()]
+    assert found[3].is_here() is False
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "options", "message"),
+    [
+        ("x.csv", "image,words\na.png,x\n", {}, r"x\.csv: expected a column text, .*found image, words.*`text_column="),
+        ("x.csv", "image,text\na.png,x\n", {"text_column": "no"}, "no column 'no' .*but image, text"),
+        ("x.csv", "image,text\na.png,x,y\n", {}, "row 2 has 3 cells, expected 2"),
+        ("x.csv", "image,text,text\na.png,x,y\n", {}, "two columns have the same name"),
+        ("x.csv", "image,text\n", {}, "holds no captions"),
+        ("x.jsonl", '{"image": "a.png", "text": "x"}\n{"image', {}, "line 2 is not JSON"),
+        ("x.jsonl", '{"image": "a.png", "text": ["x"]}', {}, "line 1: text is not text"),
+        ("x.jsonl", '{"image": "", "text": "x"}', {}, "line 1: image is ''"),
+        ("x.jsonl", '["x"]', {}, "row 1: expected a JSON object"),
+        ("x.csv", "image,text\nno.png,x\n2.png,y\n", {}, r"no\.png: no such file, nor any of the other 1; .*`images="),
+        ("notes.md", "A dog.", {}, r"notes\.md: is neither a picture nor a file of captions \(\.jsonl, "),
+        ("none.csv", None, {}, r"none\.csv: no such file of captions"),
+        *((f"none{end}", None, {}, rf"none{end}: no such file$") for end in ("", ".txt", ".tar", ".png")),
+        (".", None, {"caption_extension": ".cap"}, r"none of 3 pictures has a \.cap file next to it"),
+        ("-", None, {}, "stdin"),
+    ],
+)
+def test_what_has_no_captions_is_refused_with_what_is_wrong(photos, monkeypatch, name, content, options, message):
+    monkeypatch.chdir(photos)
+    if content is not None:
+        Path(name).write_text(content)
+    with pytest.raises((DataError, PictureError, SettingsError), match=message):
+        find_captions(name, **options)
+
+
+@pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig", "utf-16", "utf-32"])
+def test_a_byte_order_mark_decides_the_encoding(photos, encoding):
+    (photos / "a.txt").write_bytes("Ein Café, schön.\n".encode(encoding))
+    (photos / "x.csv").write_bytes("image;text\na.png;Ein Café, schön.\n".encode(encoding))
+    for path in (photos / "a.png", photos / "x.csv"):
+        assert texts(find_captions(path)) == [("a.png", "Ein Café, schön.")]
+
+
+@pytest.mark.parametrize("data", ["Ein Café.".encode("cp1252"), "犬がいる".encode("shift-jis"), b"\xff\xfeA"])
+def test_other_encodings_are_refused_by_name(photos, data):
+    (photos / "a.txt").write_bytes(data)
+    (photos / "x.csv").write_bytes(data if data.startswith(b"\xff") else b"image,text\na.png," + data)
+    refused = r"is not UTF-8 text: save it as UTF-8 \(in a spreadsheet"
+    with pytest.raises(DataError, match=rf"x\.csv: {refused}"):
+        find_captions(photos / "x.csv")
+    captions = find_captions(photos)  # an error of that picture only
+    assert texts(captions) == [("a.png", ""), ("b.png", "")]
+    with pytest.raises(PictureError, match=rf"a\.txt: {refused}"):
+        captions.pictures[0].read()
+    assert captions.pictures[1].open().image.size == (32, 32)
+    assert (photos / "a.txt").read_bytes() == data
+
+
+# --- questions about each picture
 
 QUESTIONS = [
     {"question_id": number * 3 + index, "image": f"{number}.png", "text": f"Is there a {thing}?", "category": "conv"}
@@ -28,8 +164,8 @@ QUESTIONS = [
 
 
 @pytest.fixture(scope="module")
-def lvlm():
-    return load("demo", max_new_tokens=4)
+def lvlm(demo):
+    return under(demo, max_new_tokens=4)
 
 
 @pytest.fixture
@@ -56,9 +192,6 @@ def read(name: str) -> list[dict]:
 def run(lvlm, paths: str | list[str], prompt: str, output: str = "captions.jsonl", **options) -> list[dict]:
     list(run_pictures(lvlm, paths, prompt=prompt, output=output, **options))
     return read(output)
-
-
-# --- files of questions
 
 
 def test_answers_are_those_of_single_questions(sira, folder, monkeypatch):
@@ -109,27 +242,18 @@ def test_a_changed_question_alone_is_asked_again(folder, lvlm):
     assert [record["id"] for record in read("answers.jsonl")] == [str(number) for number in range(9)]
 
 
-def test_plain_questions_of_every_kind_of_file(sira, folder):
+def test_plain_questions_in_a_table_and_numbers_with_empty_cells(folder):
     plain = [{"image": row["image"], "question": row["text"]} for row in QUESTIONS]
     write("p.jsonl", plain)
-    for name, delimiter in (("p.csv", ","), ("p.tsv", "\t")):
-        with Path(name).open("w", encoding="utf-8", newline="") as file:
-            writer = csv.DictWriter(file, ["image", "question"], delimiter=delimiter)
-            writer.writeheader()
-            writer.writerows(plain)
-    Path("p.json").write_text(json.dumps(plain, indent=1), encoding="utf-8")
     parquet.write_table(pyarrow.Table.from_pylist(plain), "p.parquet")
-    files = ("p.jsonl", "p.csv", "p.tsv", "p.json", "p.parquet")
-    first, *others = [listed_pictures(Path(name), str, folder="photos") for name in files]
-    assert all(each == first for each in others)
-    assert [(each.asked(""), each.location) for each in first] == [
-        (row["text"], f"photos/{row['image']}") for row in QUESTIONS
-    ]
-    assert first[0].id == "0.png: Is there a dog?"
-    assert pickle.loads(pickle.dumps(first[0])) == first[0]
-    sira("ask", "photos", "--questions", "p.csv", "-p", "demo", "--limit", 2, "-o", "some.jsonl")
-    assert [row["id"] for row in read("some.jsonl")] == [each.id for each in first[:2]]
-    ids = pyarrow.array([7.0, None, float("nan")])  # as pandas writes those of a table with empty cells
+    for kind in ("jsonl", "parquet"):
+        found = listed_pictures(Path(f"p.{kind}"), str, folder="photos")
+        assert [(each.asked(""), each.location) for each in found] == [
+            (row["text"], f"photos/{row['image']}") for row in QUESTIONS
+        ]
+        assert found[0].id == "0.png: Is there a dog?"
+        assert pickle.loads(pickle.dumps(found)) == found
+    ids = pyarrow.array([7.0, None, float("nan")])  # as pandas writes them
     parquet.write_table(pyarrow.table({"id": ids, "image": ["a"] * 3, "question": ["?", "!", "."]}), "ids.parquet")
     assert [each.id for each in listed_pictures(Path("ids.parquet"), str)] == ["7", "a: !", "a: ."]
 
@@ -144,18 +268,15 @@ def test_plain_questions_of_every_kind_of_file(sira, folder):
         ("bad.jsonl", '{"id": 1, "image": "a", "text": "?"}\n' * 2, "line 2: the question '1' stands twice: give each"),
         ("bad.csv", "image,question\n0.png,A dog, or a cat?\n", "row 2 has 3 cells, expected 2 (image, question): a"),
         ("bad.csv", 'image,question\n0.png,"A dog?\n1.png,A cat?\n', "line 2: is not a table: unexpected end of data"),
+        ("bad.jsonl", "\0", "is not a text file: it has NUL bytes"),
     ],
 )
-def test_what_is_wrong_with_a_file(folder, name, content, expected):
+def test_what_is_wrong_with_a_file_of_questions(folder, name, content, expected):
     Path(name).write_text(content, encoding="utf-8")
     with pytest.raises(DataError) as caught:
         listed_pictures(Path(name), str)
     assert str(caught.value).startswith(f"{name}: ")
     assert expected in str(caught.value)
-    with Path(name).open("wb") as sparse:  # as a device without an end: the file claims to hold a terabyte
-        sparse.truncate(2**40)
-    with pytest.raises(DataError, match="is not a text file: it has NUL bytes"):
-        listed_pictures(Path(name), str)
 
 
 # --- prompts with `{names}`
@@ -169,9 +290,7 @@ def test_members_of_a_shard(lvlm, folder):
     for number, record in enumerate(records):
         alone = lvlm.caption(EXAMPLES[number], prompt=record["prompt"])
         assert (record["text"], record["prompt_tokens"]) == (alone.text, alone.prompt_tokens)
-    again = list(run_pictures(lvlm, "a.tar", prompt="Number {number}, {txt}: {tags}?", output="captions.jsonl"))
-    assert [type(event).__name__ for event in again] == ["Started", *["Skipped"] * 3]
-    with pytest.raises(SettingsError, match="prompt"):
+    with pytest.raises(SettingsError, match="prompt"):  # the file is of another prompt
         run(lvlm, "a.tar", "Number {number}")
 
 
@@ -196,9 +315,8 @@ def test_a_column_that_is_missing(lvlm, folder):
 
 def test_files_beside_a_picture(lvlm, folder):
     Path("photos/2.png").unlink()
-    prompt, names = 'Known: {txt}. Answer as {"a": 1} or {}.', "Describe {this}."
+    prompt = 'Known: {txt}. Answer as {"a": 1} or {}.'
     assert {record["prompt"] for record in run(lvlm, "photos", prompt)} == {prompt}  # nothing is: braces are braces
-    before = run(lvlm, "photos", names, "before.jsonl")
     for number in range(2):
         Path(f"photos/{number}.txt").write_text(f"tags {number}\n", encoding="utf-8")
     assert not needs_columns("Answer as {answer}.", find_pictures(["photos"]))
@@ -207,9 +325,5 @@ def test_files_beside_a_picture(lvlm, folder):
         f'Known: tags {number}. Answer as {{"a": 1}} or {{}}.' for number in (0, 1)
     ]
     Path("photos/1.txt").unlink()
-    records = run(lvlm, "photos", prompt, "less.jsonl")
     error = "photos/1.png: the prompt holds {txt}, but its columns are none"
-    assert [record["error"] for record in records] == ["", error]
-    Path("photos/0.json").write_text("no JSON", encoding="utf-8")
-    after = run(lvlm, "photos", names, "after.jsonl")  # texts and keys are as before
-    assert [record | {"duration_ms": 0} for record in before] == [record | {"duration_ms": 0} for record in after]
+    assert [record["error"] for record in run(lvlm, "photos", prompt, "less.jsonl")] == ["", error]
