@@ -24,7 +24,7 @@ from sira_cli.run.lvlm import Lvlm
 from tests.support.decoding import calibrated_for
 from tests.support.helpers import hooks
 
-HELD_ELSEWHERE = ("gemma4-26b-a4b", "gemma4-e4b", "qwen3.5-4b", "qwen3.5-9b")  # in tests/models/test_layouts.py
+HELD_ELSEWHERE = ("gemma4-26b-a4b", "gemma4-e4b", "qwen3.5-4b", "qwen3.5-9b")  # in tests/models/test_checkpoints.py
 
 
 def small(name: str) -> dict:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import io
 import json
-import math
 import re
 import shutil
 from pathlib import Path
@@ -15,7 +14,6 @@ import pytest
 import torch
 from PIL import Image
 from safetensors.torch import load_file, save_file
-from transformers import AutoProcessor
 from transformers.utils import logging
 
 import sira_cli
@@ -31,9 +29,8 @@ from sira_cli.pictures.sources import as_picture, located
 from sira_cli.run.lvlm import Lvlm, load
 from sira_cli.run.runner import Item
 from sira_cli.run.task import Caption
-from tests.support.checkpoints import write_qwen
-from tests.support.helpers import SlowContrast, mostly_slow, under
-from tests.support.tiny import Tiny
+from tests.support.helpers import under
+from tests.support.shards import EXAMPLES
 
 # The keys of a record and their types: a contract with programs that read records.
 TEXTS = "schema key file_name status text error prompt preset model revision method finish_reason image_sha256"
@@ -58,40 +55,6 @@ def edited(folder: Path, copy: Path, file: str, **changes) -> Path:
     content = json.loads((copy / file).read_text()) | changes
     (copy / file).write_text(json.dumps({key: value for key, value in content.items() if value is not None}))
     return copy
-
-
-@pytest.mark.parametrize("question", [None, "Is there a cat?"])
-def test_llava_equals_the_slow_contrast_on_the_official_processors_inputs(llava, llava_folder, photos, question):
-    result = llava.ask(photos["chelsea"], question) if question else llava.caption(photos["chelsea"])
-    processor = AutoProcessor.from_pretrained(llava_folder)
-    text = f"USER: <image>\n{question or 'Please describe this image in detail.'} ASSISTANT:"
-    with Image.open(photos["chelsea"]) as image:
-        inputs = dict(processor(images=image, text=text, return_tensors="pt"))
-    slow = SlowContrast(Tiny(llava.model, inputs), 4, 0.5, image_token=llava.model.config.image_token_id)
-    expected = llava.model.generate(**inputs, max_new_tokens=8, do_sample=False, logits_processor=[slow])
-    assert result.text == processor.tokenizer.decode(expected[0, inputs["input_ids"].shape[1] :]).strip()
-    assert (result.image_tokens, result.prompt_tokens) == (64, inputs["input_ids"].shape[1])
-
-
-@pytest.mark.parametrize("version", mostly_slow(["2", "2.5", "3", "3.5"], "2.5", "3.5"))
-def test_qwen_without_video_processor(tmp_path, photos, version):
-    """The official processor cannot be loaded here: it needs torchvision for videos."""
-    lvlm = load(write_qwen(tmp_path / "qwen", version), max_new_tokens=6)
-    for name in ("coffee", "tall"):
-        result = lvlm.ask(photo := photos[name], "Is there a dog?")
-        # Both sides become multiples of 28 (32 for Qwen3) within max_pixels; one token a square of that size.
-        with Image.open(photo) as image:
-            width, height = image.size
-        side = 32 if version.startswith("3") else 28
-        scale = math.sqrt(width * height / 50176)
-        assert result.image_tokens == math.floor(width / scale / side) * math.floor(height / scale / side), name
-        assert result.status == "ok"
-    inputs = lvlm.prepare([as_picture(photos["tall"]).open().image], ["Is there a dog?"])
-    grown = {"mm_token_type_ids": 0}
-    slow = SlowContrast(Tiny(lvlm.model, dict(inputs), grown), 3, 0.5, image_token=lvlm.model.config.image_token_id)
-    expected = lvlm.model.generate(**inputs, max_new_tokens=6, do_sample=False, logits_processor=[slow])
-    answer = lvlm.processor.tokenizer.decode(expected[0, inputs["input_ids"].shape[1] :], skip_special_tokens=True)
-    assert lvlm.ask(photos["tall"], "Is there a dog?").text == answer.strip()
 
 
 def test_the_generation_config_of_a_checkpoint_gives_its_end_tokens_and_nothing_else(qwen, qwen_folder):
@@ -137,8 +100,7 @@ def test_the_end_token_ends_an_answer(llava, llava_folder, photos, tmp_path):
     end = tokens[3]
     folder = edited(llava_folder, tmp_path / "ends", "generation_config.json", eos_token_id=[0, end])
     result = load(folder, max_new_tokens=8).caption(photos["rocket"])
-    assert result.finish_reason == "stop"
-    assert result.output_tokens == tokens.index(end) + 1
+    assert (result.finish_reason, result.output_tokens) == ("stop", tokens.index(end) + 1)
 
 
 def test_no_template_at_all_is_refused(qwen_folder, photos, tmp_path):
@@ -150,40 +112,17 @@ def test_no_template_at_all_is_refused(qwen_folder, photos, tmp_path):
 
 def test_image_tokens_by_text_and_between_markers(qwen, qwen_folder, photos):
     between, expected = {"start": "<|vision_start|>", "end": "<|vision_end|>"}, qwen.caption(photos["coffee"])
-    rules = (
+    for rule, markers in (
         ({"tokens": ["<|image_pad|>"]}, 0),
         ({"between": between}, 0),
         ({"between": between | {"inclusive": True}}, 2),
-    )
-    for rule, markers in rules:
+    ):
         preset = Preset.model_validate_json(json.dumps({"model": str(qwen_folder), "image_tokens": rule}))
         lvlm = load(preset, max_new_tokens=8)
         result = lvlm.caption(photos["coffee"])
         assert result.image_tokens == expected.image_tokens + markers
         assert markers or result.text == expected.text
     assert isinstance(lvlm.sira.image_tokens.between.start, int)  # looked up: `attach` has no tokenizer
-
-
-def test_the_tokenizer_is_used_by_one_thread_at_a_time(demo, monkeypatch):
-    """A batch is prepared while another one is decoded, and `tokenizers` cannot pad and decode at once."""
-    lvlm, used = under(demo, max_new_tokens=4), []
-    backend = type(lvlm.processor.tokenizer)
-
-    def locked(method):
-        def run(self, *args, **kwargs):
-            used.append((method.__name__, lvlm.vocabulary.lock.locked()))
-            return method(self, *args, **kwargs)
-
-        return run
-
-    for name in ("__call__", "encode", "decode"):
-        monkeypatch.setattr(backend, name, locked(getattr(backend, name)))
-    inputs = lvlm.prepare([Image.new("RGB", (96, 96))], ["Is there a cat?"])
-    lvlm.answer(inputs, words=True)
-    lvlm.answer(inputs, on_text=lambda text: None)
-    lvlm.choose(inputs, ["Yes", "No"])
-    assert {name for name, _ in used} == {"__call__", "encode", "decode"}
-    assert all(held for _, held in used)
 
 
 def test_a_choice_is_the_contrast_s_where_the_full_stream_has_another(demo):
@@ -258,11 +197,9 @@ def test_public_names():
 def test_a_method_is_given_by_its_name_or_refused_in_a_sentence(demo, photos):
     demo = under(demo, max_new_tokens=8)
     assert demo.under("vcd", noise_step=700).decoder == demo.preset.method("vcd").with_settings(noise_step=700)
-    for ask in (
-        lambda lvlm, **how: lvlm.caption(photos["chelsea"], **how),
-        lambda lvlm, **how: lvlm.ask(photos["chelsea"], "Is there a cat?", **how),
-    ):
-        found, expected = ask(demo, method="vcd"), ask(demo.under("vcd"))
+    for task in ("caption", "ask"):
+        ask = [photos["chelsea"], *["Is there a cat?"] * (task == "ask")]
+        found, expected = getattr(demo, task)(*ask, method="vcd"), getattr(demo.under("vcd"), task)(*ask)
         assert (found.method, found.key, found.text) == ("vcd", expected.key, expected.text)
     for wrong in (42, None, METHODS["vcd"].__class__, "vdc"):
         for refused in (lambda wrong=wrong: demo.under(wrong), attach(demo.model, method=wrong).__enter__):
@@ -270,30 +207,9 @@ def test_a_method_is_given_by_its_name_or_refused_in_a_sentence(demo, photos):
                 refused()
 
 
-EXAMPLES = sorted(Path(__file__).parents[2].glob("examples/*.png"))[:4]
-
-
 @pytest.fixture(scope="module")
 def lvlm(demo):
     return under(demo, max_new_tokens=8)
-
-
-def comparable(result) -> dict:
-    record = result.to_record()
-    del record["duration_ms"]
-    return record
-
-
-@pytest.mark.parametrize(("method", "settings"), [("sira", {"temperature": 1.0, "seed": 3}), ("vcd", {})])
-def test_many_pictures_have_the_results_of_single_ones_and_a_bad_one_has_its_own(lvlm, tmp_path, method, settings):
-    lvlm, bad = under(lvlm, method, **settings), tmp_path / "bad.png"
-    bad.write_bytes(EXAMPLES[0].read_bytes()[:500])
-    good, (damaged, missing) = EXAMPLES[:3], (bad, tmp_path / "none.png")
-    results = list(lvlm.caption_many([good[0], damaged, missing, *good[1:]], batch_size=3))
-    assert [comparable(results[at]) for at in (0, 3, 4)] == [comparable(lvlm.caption(path)) for path in good]
-    assert [result.status for result in results] == ["ok", "error", "error", "ok", "ok"]
-    assert "bad.png: is damaged" in results[1].error
-    assert results[2].error == f"{tmp_path}/none.png: no such file"
 
 
 def test_a_picture_may_be_bytes_a_stream_an_image_or_an_array(lvlm):
@@ -302,8 +218,9 @@ def test_a_picture_may_be_bytes_a_stream_an_image_or_an_array(lvlm):
     with Image.open(path) as image:
         for source in (data, bytearray(data), io.BytesIO(data), image, np.asarray(image)):
             assert lvlm.caption(source).text == expected
-        alone, pair = lvlm.caption_many([image, [image, path]])
+        alone, missing, pair = lvlm.caption_many([image, "none.png", [image, path]], batch_size=3)
         assert (alone.text, pair.text) == (expected, lvlm.caption([path, path]).text)
+        assert (missing.status, missing.error) == ("error", "none.png: no such file")
     grey = np.arange(12, dtype=np.uint8).reshape(3, 4)
     assert as_picture(grey).open().image.getpixel((1, 2)) == (9, 9, 9)
 

@@ -1,4 +1,7 @@
-"""Where a model is put: devices, precision, threads, packed matrices. What torch says about GPUs is a stand-in."""
+"""Where a model is put: devices, precision, threads, packed and quantized matrices; and what a batch takes in memory.
+
+What torch says about GPUs is a stand-in. What loads a quantized model needs bitsandbytes.
+"""
 
 from __future__ import annotations
 
@@ -7,24 +10,34 @@ import logging
 import shutil
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
-import psutil
+import numpy as np
 import pytest
 import torch
+from PIL import Image
 from safetensors.torch import load_file, save_file
 from torch import nn
+from transformers.cache_utils import DynamicCache
+from transformers.quantizers.quantizers_utils import should_convert_module
 
 from sira_cli import Lvlm, load
+from sira_cli.core.arguments import CACHE
+from sira_cli.core.cache import ROOM
 from sira_cli.errors import SettingsError
+from sira_cli.methods.second_pass import SecondPass
 from sira_cli.models import placement
 from sira_cli.models.load import check_structure, load_model
-from sira_cli.models.placement import HalfLinear, can_pack, packed_bytes
+from sira_cli.models.memory import PictureMemory, free_memory, measure_picture, most_pictures, peak_memory
+from sira_cli.models.placement import HalfLinear, can_pack, packed_bytes, quantization_config
 from sira_cli.models.presets import find
 from sira_cli.pictures.sources import as_picture
-from tests.support import layouts
-from tests.support.helpers import by_the_letter
+from tests.support import layouts, tiny
+from tests.support.helpers import by_the_letter, mostly_slow
+from tests.support.runs import key_of
 
 GB = 10**9
+QUESTION = "Is there a cat?"
 packs = pytest.mark.skipif(
     not can_pack(torch.float32, torch.device("cpu")), reason="torch has no FBGEMM on this processor"
 )
@@ -75,30 +88,22 @@ def test_several_gpus_only_where_one_is_too_small(tmp_path, monkeypatch):
     assert placed(16, 24) == {"device_map": "cuda:0"}
 
 
-@pytest.mark.parametrize("checkpoint", ["llava_folder", "qwen_folder"])
-def test_texts_with_layers_on_another_device(checkpoint, photos, request):
+def test_texts_with_layers_on_another_device(llava_folder, photos):
     """accelerate's hooks fetch some layers from the disk each time that they run."""
-    folder = request.getfixturevalue(checkpoint)
-    near = load(folder, dtype="float32", device="cpu", max_new_tokens=5)
-    layers = near.model.get_decoder().layers
+    near = load(llava_folder, dtype="float32", device="cpu", max_new_tokens=5)
+    layers, inside = near.model.get_decoder().layers, {id(part) for part in near.model.get_decoder().layers.modules()}
     names = {part: name for name, part in near.model.named_modules()}
-    inside = {id(part) for part in layers.modules()}
     places = {name: "cpu" for part, name in names.items() if id(part) not in inside and [*part.parameters(False)]}
     on_disk = (1, near.layers - near.k, near.layers - 1)
     places |= {names[layer]: "disk" if index in on_disk else "cpu" for index, layer in enumerate(layers)}
-    how = {"dtype": torch.float32, "attn_implementation": None, "quantization_config": None}
-    model = load_model(folder, trust_remote_code=False, device_map=places, **how)
-    far = Lvlm(model, near.processor, near.preset, near.decoder, near.revision)
+    how = {"dtype": torch.float32, "attn_implementation": None, "quantization_config": None, "trust_remote_code": False}
+    model = load_model(llava_folder, device_map=places, **how)
     assert set(placement.devices_of(model)) == {torch.device("cpu"), torch.device("meta")}
-    image = as_picture(photos["chelsea"]).open().image
-    inputs = near.prepare([image] * 2, ["Is there a cat?", "Describe it."])
+    inputs = near.prepare([as_picture(photos["chelsea"]).open().image] * 2, [QUESTION, "Describe it."])
+    far = Lvlm(model, near.processor, near.preset, near.decoder, near.revision)
     assert near.generate(inputs).tolist() == far.generate(inputs).tolist()
-    for method in ("sira", "greedy", "vcd"):
-        one, two = (lvlm.under(lvlm.preset.method(method)) for lvlm in (near, far))
-        given = one.prepare([image], ["A cat?"])
-        assert one.generate(given).tolist() == two.generate(given).tolist()
     with pytest.raises(SettingsError, match="the GPUs are too small for the model"):
-        load_model(folder, trust_remote_code=False, device_map=places, max_memory={0: 1}, **how)
+        load_model(llava_folder, device_map=places, max_memory={0: 1}, **how)
 
 
 @pytest.mark.parametrize(
@@ -134,31 +139,17 @@ def test_a_checkpoint_in_bfloat16(dtype, whole, expected, tmp_path, monkeypatch,
     assert load(folder, dtype=dtype, device="cpu").dtype == expected
 
 
-def test_a_small_model_has_one_thread_and_a_large_one_a_thread_per_core(sira, monkeypatch, tmp_path):
+def test_a_small_model_has_one_thread_a_large_one_a_thread_per_core_and_a_users_choice_wins(monkeypatch):
     used = []
-    for name in placement.CHOSEN:
-        monkeypatch.delenv(name, raising=False)
+    monkeypatch.delenv("OMP_NUM_THREADS")
     monkeypatch.setattr(torch, "set_num_threads", used.append)
     monkeypatch.setattr(torch, "get_num_threads", lambda: 16)
-    monkeypatch.setattr(psutil, "cpu_count", lambda logical: 16 if logical else 8)
-    large = SimpleNamespace(parameters=lambda: [torch.empty(60_000_000, device="meta")], device=torch.device("cpu"))
-    assert sira("demo", "--limit", "1")[0] == 0
-    placement.use_threads(large)
-    monkeypatch.setattr(torch, "get_num_threads", lambda: 4)  # a container's share
-    placement.use_threads(large)
-    monkeypatch.setenv("OMP_NUM_THREADS", "4")
-    placement.use_threads(large)
-    assert used == [1, 8, 4]
-
-
-def half_linear(weight: torch.Tensor, bias: torch.Tensor | None = None) -> HalfLinear:
-    original = nn.Linear(weight.shape[1], weight.shape[0], bias=bias is not None)
-    original.weight.data = weight
-    if bias is not None:
-        original.bias.data = bias
-    layer = HalfLinear(original)
-    layer.pack(layer.drop_weight())
-    return layer
+    monkeypatch.setattr(placement.psutil, "cpu_count", lambda logical: 8)
+    for weights, choice in ((1000, ""), (60_000_000, ""), (1000, "4")):
+        monkeypatch.setenv("MKL_NUM_THREADS", choice)
+        parameters = [torch.empty(weights, device="meta")]
+        placement.use_threads(SimpleNamespace(parameters=lambda own=parameters: own, device=torch.device("cpu")))
+    assert used == [1, 8]
 
 
 def unpacked(folder: Path) -> Lvlm:
@@ -169,23 +160,20 @@ def unpacked(folder: Path) -> Lvlm:
 
 
 @packs
-@pytest.mark.parametrize("rows", [(1,), (2, 1), (2, 5), (0,)])
+@pytest.mark.parametrize("rows", [(1,), (2, 5), (0,)])
+@pytest.mark.parametrize("largest", [1.0, 1e5], ids=["packed", "float16 lacks one: kept as it is"])
 @torch.no_grad()
-def test_a_packed_matrix_in_bfloat16_loses_nothing(rows):
-    generator = torch.Generator().manual_seed(0)
-    weight = torch.randn(96, 64, generator=generator).mul_(0.02).bfloat16().float()
-    bias, x = torch.randn(96, generator=generator), torch.randn(*rows, 64, generator=generator)
-    exact = x.double() @ weight.double().T + bias.double()
-    found = half_linear(weight, bias)(x)
+def test_a_packed_matrix_in_bfloat16_loses_nothing(rows, largest):
+    generator, original = torch.Generator().manual_seed(0), nn.Linear(64, 96)
+    original.weight.data = torch.randn(96, 64, generator=generator).mul_(0.02).bfloat16().float()
+    original.weight.data[0, 0] = torch.tensor(largest).bfloat16()
+    x = torch.randn(*rows, 64, generator=generator)
+    exact = x.double() @ original.weight.double().T + original.bias.double()
+    layer = HalfLinear(original)
+    layer.pack(layer.drop_weight())
+    found = layer(x)
     assert found.dtype == torch.float32
-    assert torch.allclose(found.double(), exact, rtol=1e-5, atol=1e-6)
-
-
-@packs
-@torch.no_grad()
-def test_numbers_that_float16_does_not_have_keep_their_matrix():
-    weight = torch.tensor([[1e5, 1.0], [0.5, -2.0]])
-    assert half_linear(weight)(torch.ones(1, 2)).tolist() == [[100001.0, -1.5]]
+    torch.testing.assert_close(found.double(), exact, rtol=1e-5, atol=1e-6 * max(1.0, largest / 100))
 
 
 @packs
@@ -211,5 +199,158 @@ def test_both_streams_are_those_of_algorithm_1_on_plain_matrices(llava_folder, p
     folder = in_bfloat16(llava_folder, tmp_path / "model")
     lvlm, plain = load(folder, dtype="float32", device="cpu", max_new_tokens=4), unpacked(folder)
     assert isinstance(lvlm.model.lm_head, HalfLinear)
-    inputs = lvlm.prepare([as_picture(photos["chelsea"]).open().image], ["Is there a cat?"])
+    inputs = lvlm.prepare([as_picture(photos["chelsea"]).open().image], [QUESTION])
     by_the_letter(lvlm, inputs, 4, model=plain.model, gap=0.1)
+
+
+# --- quantized weights
+
+# What sees the picture, by the names in transformers' sources, and the output matrix.
+LLAVA, QWEN = {"model.vision_tower", "model.multi_modal_projector", "lm_head"}, {"model.visual", "lm_head"}
+LEFT_ALONE = {
+    **dict.fromkeys(("llava-1.5-7b", "llava-next-mistral-7b", "joycaption-beta-one", "internvl3-8b"), LLAVA),
+    **dict.fromkeys(("qwen2-vl-7b", "qwen2.5-vl-7b", "qwen3-vl-8b"), QWEN),
+    "gemma3-4b": {"model.vision_tower", "lm_head"},  # its projector is a plain parameter
+    "smolvlm2-2.2b": {"model.vision_model", "model.connector", "lm_head"},
+}
+MISSING = "the extra `quant` is not installed"
+
+
+@pytest.mark.parametrize("name", LEFT_ALONE)
+def test_only_matrices_of_the_language_layers_are_quantized(name, tmp_path):
+    """As transformers reads the names that are to be skipped."""
+    model = without_weights(name, tmp_path)
+    config = quantization_config("4bit", model, "cuda:0")
+    assert set(config.llm_int8_skip_modules) == LEFT_ALONE[name]
+    assert config.load_in_4bit
+    assert quantization_config("8bit", model, "cuda:0").load_in_8bit
+    assert (config.bnb_4bit_quant_type, config.bnb_4bit_compute_dtype) == ("nf4", torch.bfloat16)
+    assert config.bnb_4bit_use_double_quant
+    matrices = {name for name, part in model.named_modules() if isinstance(part, nn.Linear)}
+    quantized = {name for name in matrices if should_convert_module(name, config.llm_int8_skip_modules)}
+    assert quantized == {name for name in matrices if ".language_model.layers." in f".{name}" or ".text_model." in name}
+
+
+def test_what_bitsandbytes_cannot_quantize_or_multiply_is_refused(monkeypatch):
+    """On a CPU with AVX512-BF16, plain `generate` fails at some matrices as well."""
+    model = tiny.FAMILIES["Qwen3.5"]().model  # 4 outputs, one per head
+    with pytest.raises(SettingsError, match="the checkpoint's own code makes this model, of unknown"):
+        quantization_config("4bit", None, "cuda:0")
+    assert quantization_config("4bit", model, "cuda:0").load_in_4bit
+    bnb = pytest.importorskip("bitsandbytes", reason=MISSING)
+    monkeypatch.setattr(bnb.functional, "has_avx512bf16", lambda: True)
+    with pytest.raises(SettingsError, match=r"multiples of 64 inputs and 32 outputs, .* give `quantization=` 8bit"):
+        quantization_config("4bit", model, "cpu")
+    assert quantization_config("8bit", model, "cpu").load_in_8bit
+    assert quantization_config("4bit", model, "cuda:0").load_in_4bit
+    monkeypatch.setattr(bnb.functional, "has_avx512bf16", lambda: False)
+    assert quantization_config("4bit", model, "cpu").load_in_4bit
+
+
+def test_a_missing_bitsandbytes_names_the_extra(llava_folder, monkeypatch):
+    """It is made to be absent: it is not among the test dependencies, but a user may have it."""
+    monkeypatch.setattr("sira_cli.models.load.find_spec", lambda name: None)
+    with pytest.raises(SettingsError, match=r"pip install .*\[quant\]'"):
+        load(llava_folder, quantization="4bit")
+
+
+@pytest.mark.filterwarnings("ignore")  # bitsandbytes has remarks on running without a GPU
+@pytest.mark.parametrize("checkpoint", ["llava_folder", "qwen_folder"])
+def test_tokens_are_those_of_algorithm_1_by_the_letter_on_quantized_weights(checkpoint, photos, request):
+    """Not in 8 bits: there a row's numbers depend on the other rows."""
+    bnb = pytest.importorskip("bitsandbytes", reason=MISSING)
+    folder = request.getfixturevalue(checkpoint)
+    lvlm = load(folder, quantization="4bit", dtype="float32", device="cpu", max_new_tokens=4)
+    layers = {type(part) for part in lvlm.model.get_decoder().layers.modules()}
+    assert (bnb.nn.Linear4bit in layers, nn.Linear in layers) == (True, False)
+    inputs = lvlm.prepare([as_picture(photos["chelsea"]).open().image], [QUESTION])
+    by_the_letter(lvlm, inputs, 4, atol=0.05, gap=0.1)  # bfloat16
+    eight = load(folder, quantization="8bit", dtype="float32", device="cpu", max_new_tokens=4).caption(photos["coffee"])
+    assert (eight.status, eight.output_tokens) == ("ok", 4)
+
+
+def test_a_quantization_decides_the_key(sira, tmp_path):
+    lvlm = load("demo")
+    loaded = [lvlm.under(lvlm.decoder, lvlm.preset.with_settings(quantization=each)) for each in (None, "8bit", "4bit")]
+    assert len({key_of(each, "caption", "a.png", "0", "p") for each in loaded}) == 3
+    command = ("caption", "examples/scene-2900000.png", "-p", "demo", "--max-new-tokens", 2, "-o", tmp_path / "a.jsonl")
+    assert sira(*command)[0] == 0
+    code, _, err = sira(*command, "--quantization", "8bit")
+    assert (code, "quantization is None there and '8bit' now" in err) == (2, True)
+
+
+# --- what a batch takes in memory
+
+STEPS = 70  # more than a cache's room
+IMAGE = Image.fromarray(np.arange(64 * 64 * 3, dtype=np.uint8).reshape(64, 64, 3))
+
+
+def real(lvlm: Lvlm, count: int, tokens: int) -> tuple[int, int]:
+    """Bytes behind all caches of so many pictures when their texts have so many tokens, each storage once, with room
+    that is not in use yet; and columns of the shortest cache."""
+    cache = DynamicCache(config=lvlm.model.config.get_text_config(decoder=True))
+    decodings: list[Any] = []
+    limits = {"do_sample": False, "num_beams": lvlm.preset.generation.num_beams, "min_new_tokens": tokens}
+    inputs = lvlm.to_device(inputs_of(lvlm, count))
+    lvlm.decode(inputs, tokens, on_attach=decodings.append, **{CACHE: cache}, **limits)
+    caches: list[Any] = [cache, *(each.cache for each in decodings if isinstance(each, SecondPass))]
+    layers = [layer for each in caches for layer in each.layers]
+    streams = [stream for layer in layers for stream in (layer, getattr(layer, "cf", None)) if stream is not None]
+    tensors = [getattr(stream, name, None) for stream in streams for name in ("keys", "values")]
+    for layer in layers:
+        states = getattr(layer, "states", layer)  # of both streams
+        tensors += [*getattr(states, "conv_states", {}).values(), *getattr(states, "recurrent_states", {}).values()]
+    storages = [tensor.untyped_storage() for tensor in tensors if isinstance(tensor, torch.Tensor)]
+    taken = sum({storage.data_ptr(): storage.nbytes() for storage in storages}.values())
+    return taken, min(each.get_seq_length() for each in caches)
+
+
+def inputs_of(lvlm: Lvlm, count: int) -> Any:
+    return lvlm.prepare([IMAGE] * count, [QUESTION] * count)
+
+
+CASES: list[tuple[str, str, dict[str, int]]] = [
+    ("LLaVA-1.5", "sira", {}),
+    ("LLaVA-1.5", "greedy", {"num_beams": 3}),
+    ("LLaVA-1.5", "m3id", {}),  # a second pass with a cache of its own and a shorter prompt
+    ("Gemma 3", "sira", {}),  # sliding windows
+    ("Qwen3.5", "sira", {}),  # recurrent states
+]
+SLOW = [("LLaVA-1.5", "sira", {"k": 1}), ("LLaVA-1.5", "sid", {}), ("Gemma 3", "greedy", {}), ("Qwen3.5", "greedy", {})]
+
+
+@pytest.mark.parametrize(("family", "method", "settings"), mostly_slow(CASES + SLOW, *CASES))
+def test_a_text_takes_what_its_caches_take_at_its_end(family, method, settings, checkpoint_of):
+    lvlm = load(checkpoint_of(family), dtype="float32", method=method, max_new_tokens=STEPS, **settings)
+    # The logits of both streams and of what is made of them.
+    logits = 6 * 4 * lvlm.model.config.get_text_config(decoder=True).vocab_size * lvlm.preset.generation.num_beams
+    found = 2 * (measure_picture(lvlm, inputs_of(lvlm, 1)).text - logits)
+    taken, columns = real(lvlm, 2, STEPS)
+    # Room that is not in use yet is counted; the last new token has no keys and values.
+    assert taken <= found <= taken * (columns + ROOM) / (columns - 1)
+
+
+def test_on_cuda_the_peak_is_what_torch_counts_beyond_what_was_there(monkeypatch):
+    """Of all GPUs, and the least free memory counts; what is reserved and not in use is free as well, in GiB."""
+    before, most, free = (5, 7), (8, 11), (20, 30)
+    devices, calls = [torch.device("cuda", number) for number in range(2)], []
+    counters = {
+        "synchronize": lambda where: calls.append("wait"),
+        "reset_peak_memory_stats": lambda where: calls.append("reset"),
+        "memory_allocated": lambda where: before[where.index] << 30,
+        "memory_reserved": lambda where: (before[where.index] + 2) << 30,
+        "max_memory_allocated": lambda where: most[where.index] << 30,
+        "mem_get_info": lambda where: (free[where.index] << 30, 80 << 30),
+    }
+    for name, counter in counters.items():
+        monkeypatch.setattr(torch.cuda, name, counter)
+    with peak_memory(*devices) as found:
+        calls.append("work")
+    assert found.bytes == (3 + 4) << 30
+    assert calls == ["wait", "reset"] * 2 + ["work"] + ["wait"] * 2
+    assert (free_memory(*devices), most_pictures(devices[0])) == (int(0.9 * (22 << 30)), 256)
+
+
+def test_the_largest_batch_that_fits_prompts_and_texts_is_at_least_one_picture():
+    for prefill, text, free, expected in ((100, 40, 1000, 10), (40, 100, 1099, 10), (100, 40, 99, 1), (1, 1, 1000, 64)):
+        assert PictureMemory(prefill, text).largest_batch(free, 64) == expected

@@ -1,7 +1,10 @@
-"""Presets: what ships, where they are looked up, messages that name file, key and nearest name; and calibrations."""
+"""Presets: what ships, where they are looked up, messages that name file, key and nearest name; calibrations; and what
+cannot be combined: each row is refused before a model is loaded, from the command and from Python.
+"""
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -11,19 +14,17 @@ import torch
 from sira_cli.core.config import SiraConfig
 from sira_cli.core.image_tokens import Between, ImageTokens
 from sira_cli.errors import DataError, SettingsError
+from sira_cli.methods import find
 from sira_cli.methods.calibrated import Calibrated, Calibration, Origin
 from sira_cli.models import presets
+from sira_cli.models.combinations import ROWS
 from sira_cli.models.preset import Preset
 from sira_cli.models.presets import calibrated
-from sira_cli.run.task import Caption
+from sira_cli.run.task import Ask, Caption
+from tests.support.shards import EXAMPLES
 
-SHIPPED = [
-    *("demo", "gemma3-4b", "gemma4-12b", "gemma4-26b-a4b", "gemma4-31b", "gemma4-e2b", "gemma4-e4b", "glm-4.6v-flash"),
-    *("internvl3-8b", "joycaption-beta-one", "llava-1.5-13b", "llava-1.5-7b", "llava-1.5-7b-original"),
-    *("llava-next-mistral-7b", "llava-onevision-7b", "molmo2-8b", "qwen2-vl-7b", "qwen2.5-vl-3b", "qwen2.5-vl-7b"),
-    *("qwen3-vl-2b", "qwen3-vl-4b", "qwen3-vl-8b", "qwen3.5-2b", "qwen3.5-4b", "qwen3.5-9b", "qwen3.6-27b"),
-    *("qwen3.6-35b-a3b", "smolvlm2-2.2b"),
-]
+MEASURED = ("demo", "qwen2.5-vl-7b", "llava-1.5-7b", "llava-1.5-7b-original")
+REVISION = "folder-0123456789ab"
 
 
 def write(path: Path, text: str) -> Path:
@@ -33,13 +34,11 @@ def write(path: Path, text: str) -> Path:
 
 
 def test_what_ships():
-    assert sorted(presets.available()) == SHIPPED
-    for name in SHIPPED:
+    for name in presets.available():
         preset = presets.find(name)
         assert (preset.name, preset.sira.alpha) == (name, 0.5)
-        if name not in ("demo", "qwen2.5-vl-7b", "llava-1.5-7b", "llava-1.5-7b-original"):
-            assert "rule of thumb, not measured" in preset.description
-            assert preset.sira.k_fraction == 0.5
+        assert (preset.sira.k_fraction == 0.5) == ("rule of thumb, not measured" in preset.description)
+        assert name in MEASURED or preset.sira.k_fraction == 0.5
     assert presets.find("qwen2.5-vl-7b").sira_config == SiraConfig(k=14, alpha=0.5)  # the paper's
     assert presets.find("llava-1.5-7b").sira_config == SiraConfig(k=16, alpha=0.5)
 
@@ -49,10 +48,7 @@ def test_everything_that_a_preset_may_say(tmp_path):
         tmp_path / "mine.yaml",
         """
         name: mine
-        description: all of it
         model: owner/model
-        revision: abc123
-        download_gb: 1.5
         sira: {k_fraction: 0.25, alpha: 1, beta: 0.1}
         image_tokens:
           from_config: true
@@ -61,8 +57,7 @@ def test_everything_that_a_preset_may_say(tmp_path):
           between: {start: "<|vision_start|>", end: 5, inclusive: true}
         prompts: {caption: Say what you see., ask: "Q: {question}", system: You see.}
         generation:
-          {max_new_tokens: 7, temperature: 0.5, top_p: 0.9, seed: 3, num_beams: 2, repetition_penalty: 1.1,
-           no_repeat_ngram_size: 3, think: true}
+          {max_new_tokens: 7, temperature: 0.5, top_p: 0.9, seed: 3, num_beams: 2, no_repeat_ngram_size: 3, think: true}
         text: {prefix: "ohwx, ", max_sentences: 2, complete_sentences: true}
         load: {dtype: bfloat16, attn_implementation: eager}
         image: {max_pixels: 1003520}
@@ -71,15 +66,13 @@ def test_everything_that_a_preset_may_say(tmp_path):
     preset = presets.find(str(path))
     rule = ImageTokens(True, (151655,), ("<|image_pad|>",), Between("<|vision_start|>", 5, True))
     assert preset.sira_config == SiraConfig(k_fraction=0.25, alpha=1.0, beta=0.1, image_tokens=rule)
-    generation = {"max_new_tokens": 7, "temperature": 0.5, "top_p": 0.9, "top_k": 0, "min_p": 0.0, "seed": 3}
-    generation |= {"num_beams": 2, "repetition_penalty": 1.1, "no_repeat_ngram_size": 3, "think": True}
-    assert preset.generation.model_dump() == generation
     assert preset.text.given() == {"prefix": "ohwx, ", "max_sentences": 2, "complete_sentences": True}
     assert presets.read(write(tmp_path / "again.yaml", presets.to_yaml(preset))) == preset
-    always = ["max_new_tokens", "temperature", "top_p", "seed", "num_beams"]  # in keys; the others only if they are set
-    assert [*Preset(model="x").decisive()["generation"]] == always
-    off = ("top_k", "min_p")
-    assert preset.decisive()["generation"] == {name: generation[name] for name in generation if name not in off}
+    always = {"max_new_tokens": 7, "temperature": 0.5, "top_p": 0.9, "seed": 3, "num_beams": 2}
+    assert preset.decisive()["generation"] == always | {"no_repeat_ngram_size": 3, "think": True}
+    assert (
+        Preset(model="x").decisive()["generation"].keys() == always.keys()
+    )  # keys hold the others only if they are set
 
 
 @pytest.mark.parametrize(
@@ -118,16 +111,6 @@ def test_where_presets_and_their_models_are_looked_up(home, tmp_path):
     assert presets.read(path).model == str(tmp_path / "weights")
 
 
-def test_with_settings_replaces_values_and_checks_them():
-    preset = presets.find("qwen2.5-vl-3b").with_settings(k=3, temperature=0.5, prompt="Hm?", revision="abc", alpha=None)
-    assert (preset.sira.k, preset.sira.k_fraction, preset.sira.alpha) == (3, None, 0.5)
-    assert (preset.generation.temperature, preset.prompts.caption, preset.revision) == (0.5, "Hm?", "abc")
-    with pytest.raises(SettingsError, match=r"`top_p=` 2: expected a number above 0 to 1"):
-        preset.with_settings(top_p=2)
-    with pytest.raises(SettingsError, match="no setting named 'tempreature'; did you mean `temperature`"):
-        preset.with_settings(tempreature=1)
-
-
 def test_what_load_accepts(tmp_path, monkeypatch):
     assert presets.resolve("llava-1.5-7b").model == "llava-hf/llava-1.5-7b-hf"
     (tmp_path / "weights").mkdir()
@@ -141,9 +124,6 @@ def test_what_load_accepts(tmp_path, monkeypatch):
     ):
         with pytest.raises(SettingsError, match=message):
             presets.resolve(name)
-
-
-REVISION = "folder-0123456789ab"
 
 
 @dataclass(frozen=True)
@@ -185,15 +165,13 @@ def test_that_of_another_model_or_method_is_refused(tmp_path, other, message):
         calibrated(Needy(calibration=str(path)), "tiny", REVISION)
 
 
-@pytest.mark.parametrize("content", [None, b"", b"no tensors", b"\x02\x00\x00\x00\x00\x00\x00\x00{}"])
+@pytest.mark.parametrize("content", [None, b"no tensors", b"\x02\x00\x00\x00\x00\x00\x00\x00{}"])
 def test_what_is_no_calibration_is_named(tmp_path, content):
     path = tmp_path / "a.safetensors"
     if content is not None:
         path.write_bytes(content)
     with pytest.raises(DataError, match=r"a\.safetensors"):
         Calibration.read(path)
-    with pytest.raises(SettingsError, match="set `calibration=` to a file made by `sira calibrate needy`"):
-        Needy().read()
 
 
 def test_keys_follow_the_content_of_a_calibration_and_not_its_place(tmp_path):
@@ -202,3 +180,49 @@ def test_keys_follow_the_content_of_a_calibration_and_not_its_place(tmp_path):
         return Caption(presets.find("demo"), method, "").at(REVISION).key("p.jpg", "", "What?")
 
     assert key("a", 1.0) == key("b", 1.0) != key("c", 2.0)
+
+
+# --- what cannot be combined
+
+SCHEMA = "--schema alt+description"
+OPTIONS = {  # of each feature, on the command line
+    "sampling": "--temperature 1",
+    "beams": "--set num_beams=2",
+    "think": "--think",
+    "changes": "--prefix x",
+    **dict.fromkeys(("own_search", "no_rows", "draws_nothing"), "--method opera"),
+    **dict.fromkeys(("no_beams", "one_stream", "other_method"), "--method vcd"),
+    "words": "--words",
+    "choices": "--choices Yes,No",
+    "verify": "--verify flag",
+    "guide": "--verify guide",
+    "schema": SCHEMA,
+    "lists": "--schema labels",
+    "engine": "--engine vllm",
+    "loading": "--quantization 8bit",
+    "repetition": "--set repetition_penalty=1.2",
+    "thoughts": f"--think {SCHEMA}",
+    "cut": f"--set beta=0.1 {SCHEMA}",
+    **dict.fromkeys(("demo", "streams"), ""),  # the preset of all of these, and a command
+}
+ONLY_PYTHON = {  # no command has both: --words and --verify are of caption, --choices of ask
+    ("choices", "words"): {"choices": ("Yes", "No"), "words": True},
+    ("choices", "verify"): {"choices": ("Yes", "No"), "verify": "flag"},
+    ("guide", "no_caption"): {"verify": "guide"},
+}
+
+
+@pytest.mark.parametrize("row", ROWS, ids=lambda row: f"{row.one}-{row.other}")
+def test_a_row_is_refused_before_a_model_is_loaded(sira, monkeypatch, row):
+    monkeypatch.setattr("sira_cli.run.lvlm.load", None)
+    pair, reason = (row.one, row.other), max(re.split(r"\{\w+\}|`\w+=`", row.message), key=len)
+    if pair in ONLY_PYTHON:
+        with pytest.raises(SettingsError, match=re.escape(reason)):
+            Ask.of(presets.find("demo"), find("sira"), "What?", **ONLY_PYTHON[pair])
+        return
+    command = "trace" if "streams" in pair else "ask" if "choices" in pair else "caption"
+    given = [EXAMPLES[0], *["Is it?"] * (command == "ask"), "-p", "demo", *OPTIONS[row.one].split()]
+    code, out, err = sira(command, *given, *OPTIONS[row.other].split())
+    assert (code, out, err.count("\n")) == (2, "", 1)
+    assert reason in err
+    assert "`" not in err  # options are named, not parameters

@@ -6,25 +6,22 @@ import itertools
 import json
 import sys
 import time
-from pathlib import Path
-from typing import Any
 
 import pytest
-import torch
 from jsonschema import Draft202012Validator
 from PIL import Image
 
 from sira_cli import SettingsError, UnfinishedJsonError, UnsupportedModelError, load, run_pictures
 from sira_cli.methods import METHODS
 from sira_cli.models import schema as schema_module
-from sira_cli.models.sampling import masked
 from sira_cli.models.schema import LONGEST, FollowingText, Schema, built_in
 from sira_cli.models.vocabulary import EndTokens, ReasoningParser
 from tests.support.checkpoints import ALWAYS_THINKING, write_qwen
 from tests.support.helpers import under
 from tests.support.scripted import script, written
+from tests.support.shards import EXAMPLES
 
-PICTURES = sorted((Path(__file__).parents[2] / "examples").glob("*.png"))[:3]
+PICTURES = EXAMPLES[:3]
 THINGS = ["dog", "a dog", "día"]
 SMALL = {
     "type": "object",
@@ -32,15 +29,8 @@ SMALL = {
     "required": ["thing", "seen"],
     "additionalProperties": False,
 }
-FREE = {
-    "type": "object",
-    "properties": {
-        "name": {"type": "string", "maxLength": 12},
-        "count": {"type": "integer", "minimum": 2, "maximum": 30},
-    },
-    "required": ["name", "count"],
-    "additionalProperties": False,
-}
+SIZES = {"name": {"type": "string", "maxLength": 12}, "count": {"type": "integer", "minimum": 2, "maximum": 30}}
+FREE = {"type": "object", "properties": SIZES, "required": ["name", "count"], "additionalProperties": False}
 
 
 def all_texts() -> set[str]:
@@ -115,10 +105,7 @@ def test_texts_of_every_method_follow_a_schema(lvlm, images, name):
 
 
 def test_a_cut_off_that_leaves_nothing_is_taken_among_the_allowed(demo, images):
-    """With beta = 1 only the best of all tokens is plausible, and JSON hardly ever begins with it.
-
-    The same holds for n-grams that may not come again.
-    """
+    """With beta = 1 only the best of all tokens is plausible, and JSON hardly ever begins with it; n-grams alike."""
     demo = under(demo, max_new_tokens=48)
     cut = demo.under(demo.preset.method("greedy+apc").with_values(beta=1.0))
     vcd = demo.under(demo.preset.method("vcd").with_values(beta=1.0, alpha=4.0))  # the contrast has no say then
@@ -193,21 +180,6 @@ def test_a_model_whose_answer_cannot_be_told_is_refused(demo, tmp_path):
         FollowingText(ReasoningParser(demo.vocabulary), EndTokens((), 0), Schema.of(SMALL))
 
 
-REFUSED: list[dict[str, Any]] = [
-    {"enum": []},
-    {"type": "string", "minLength": 4, "maxLength": 3},
-    {"type": "string", "pattern": "^(?=a)"},
-    {"$ref": "#/nowhere"},
-    {"$ref": "https://example.com/schema.json"},
-    {"not": {"type": "string"}},
-    {"if": {"const": 1}, "then": False},
-    {"minimum": "three"},
-    {"properties": 3},
-    {"enum": "dog"},
-    {"type": "string", "minLength": 10**30},
-]
-
-
 @pytest.mark.parametrize(
     ("given", "message"),
     [
@@ -219,18 +191,25 @@ REFUSED: list[dict[str, Any]] = [
         ({"type": "string", "pattern": "^(([a-z]{1,50}){1,50}){1,50}$"}, "too many"),
         ({"enum": ["x" * LONGEST]}, "characters"),
         ({"x-prompt": 3}, "x-prompt"),
-        (
-            "none.json",
-            "none.json: No such file or directory: expected a file of a JSON schema, or alt+description, caption",
-        ),
+        ("none.json", "none.json: No such file or directory: expected a file of a JSON schema, or alt+description, ca"),
         ("", "`schema=`"),
         ("labels:3", "labels: has no list of tags"),
-        *((text.encode(), "odd.json: ") for text in ("", "[1]", "[" * 5000 + "]" * 5000, '{"a": NaN,}', "null")),
-        *((given, "`schema=`: ") for given in REFUSED),
+        *((text.encode(), "odd.json: ") for text in ("", "[1]", "[" * 5000 + "]" * 5000, '{"a": NaN,}')),
+        *(
+            (given, "`schema=`: ")
+            for given in (
+                {"enum": []},
+                {"type": "string", "minLength": 4, "maxLength": 3},
+                {"$ref": "#/nowhere"},
+                {"$ref": "https://example.com/schema.json"},
+                {"not": {"type": "string"}},
+                {"minimum": "three"},
+                {"properties": 3},
+            )
+        ),
         # The engine would take 100 s and 2.3 GB for the first of these, and minutes for the others.
         ({"allOf": [{"type": "string", "pattern": f".*{chr(97 + n)}.{{{20 + n}}}$"} for n in range(20)]}, "it joins"),
         ({"allOf": [{"type": "integer", "multipleOf": factor} for factor in (99991, 2, 3, 5)]}, "multipleOf"),
-        ({"type": "integer", "multipleOf": 9973 * 9967}, "multipleOf"),
         ({"prefixItems": [{"type": "integer", "multipleOf": factor} for factor in range(9000, 9100)]}, "multipleOf"),
     ],
 )
@@ -272,7 +251,7 @@ def test_a_value_that_is_another_one_when_read_is_refused(given, text, message):
 # --- the schemas that come with sira, tags for trainers, and the second look at values
 
 FILES = {name: json.loads(path.read_text()) for name, path in built_in().items()}
-EXAMPLES = {
+BUILT_IN = {
     "tags": ["dog", "red car", "día"],
     "caption+tags": {"caption": "A dog.", "tags": ["dog", "cat", "car"]},
     "alt+description": {"alt": "A dog.", "description": "A brown dog on grass."},
@@ -280,17 +259,17 @@ EXAMPLES = {
 }
 
 
-@pytest.mark.parametrize("name", EXAMPLES)
+@pytest.mark.parametrize("name", BUILT_IN)
 def test_built_in_schemas_are_schemas_with_a_prompt(name):
-    assert FILES.keys() == EXAMPLES.keys()
+    assert FILES.keys() == BUILT_IN.keys()
     Draft202012Validator.check_schema(FILES[name])
-    Draft202012Validator(FILES[name]).validate(EXAMPLES[name])
-    schema, text = Schema.of(name), json.dumps(EXAMPLES[name], ensure_ascii=False)
-    assert schema.read(text) == EXAMPLES[name]
+    Draft202012Validator(FILES[name]).validate(BUILT_IN[name])
+    schema, text = Schema.of(name), json.dumps(BUILT_IN[name], ensure_ascii=False)
+    assert schema.read(text) == BUILT_IN[name]
     assert schema.prompt == FILES[name]["x-prompt"]
     assert schema.label.startswith(f"{name}@")
     if "tags" in name:
-        assert Schema.of(f"{name}:3").read(text) == EXAMPLES[name]
+        assert Schema.of(f"{name}:3").read(text) == BUILT_IN[name]
         assert Schema.of(f"{name}:3").label != schema.label
         with pytest.raises(ValueError, match="does not fit"):
             Schema.of(f"{name}:2").read(text)
@@ -325,74 +304,18 @@ def test_tags_are_text_files_as_trainers_expect_them(demo, sira, tmp_path, monke
     assert (code, "json_schema" in err) == (2, True)
 
 
-VALUE = {
-    "person": 'There is a "clock" \\ cat.',  # the name of a key is no object of the picture
-    "objects": [
-        {"name": "cup", "where": {"near": "clock"}, "attributes": []},
-        {"name": "sofa", "where": {"near": "wall"}, "attributes": ["red", "with a clock", "clock"]},
-        {"name": "laptop"},
-    ],
-}
-
-
 def test_every_string_of_a_value_is_looked_at(demo, monkeypatch):
-    text, demo = json.dumps(VALUE), under(demo, max_new_tokens=400)
+    value = {
+        "person": 'There is a "clock" \\ cat.',  # the name of a key is no object of the picture
+        "objects": [{"name": "cup", "attributes": []}, {"name": "sofa", "attributes": ["with a clock", "clock"]}],
+    }
+    text, demo = json.dumps(value), under(demo, max_new_tokens=400)
     plan = written(demo.processor.tokenizer, text)
     script(monkeypatch, lambda prompt: [*plan, *demo.ends.ids])
     result = demo.caption(PICTURES[0], schema={"type": "object"}, verify="flag")
-    assert (result.text, result.data) == (text, VALUE)
-    plain = demo.check(PICTURES[0], "There is a clock, a cat, a cup, a sofa, a wall and a laptop.")
+    assert (result.text, result.data) == (text, value)
     supports = {claim["thing"]: claim["support"] for claim in result.objects}
-    assert supports == pytest.approx({claim.thing: claim.support for claim in plain.objects}, abs=1e-4)
+    plain = demo.check(PICTURES[0], "There is a clock, a cat, a cup and a sofa.").objects
+    assert supports == pytest.approx({claim.thing: claim.support for claim in plain}, abs=1e-4)
     spans = {claim["thing"]: [text[start:end] for start, end in claim["spans"]] for claim in result.objects}
-    assert (spans["clock"], spans["cat"], spans["cup"]) == (["clock"] * 4, ["cat"], ["cup"])
-
-
-TOKENS = 120
-WORDS = ["", "dog", "día", "日本", "🐶", 'a "quote"', "back\\slash", "line\nbreak", "\u2028", "<end>", "null", "é" * 30]
-PATTERNS = ["^[a-z]{2,5}$", "b", "^(ab|cd)+$", r"^\d{3}-\d{4}$", "^[^a-z]*$", "^é?日{1,3}$", "^.{0,9}$"]
-NODE = {"type": "object", "properties": {"next": {"$ref": "#/$defs/node"}, "n": {"type": "null"}}, "required": ["n"]}
-FOLLOWED: list[dict[str, Any]] = [
-    {},
-    {"enum": [*WORDS, None, True, -9, 0.5, {"": [1e-3]}]},
-    {"const": {"title": "b", "é": [[]]}},
-    {"type": ["null", "boolean"]},
-    {"type": "string", "minLength": 3, "maxLength": 6},
-    {"allOf": [{"type": "string", "maxLength": 9}, {"pattern": "b"}]},
-    *({"type": "string", "pattern": pattern} for pattern in PATTERNS),
-    {"type": "string", "format": "date"},
-    {"type": "number", "minimum": -1000, "exclusiveMaximum": -3},
-    {"type": "integer", "multipleOf": 7, "minimum": 5, "maximum": 500},
-    {"type": "array", "items": {"enum": WORDS}, "minItems": 1, "maxItems": 4},
-    {"type": "array", "prefixItems": [{"type": "integer", "minimum": 0, "maximum": 9}] * 2, "items": False},
-    {"type": "object", "properties": {word: {"const": word} for word in WORDS}, "required": WORDS[:3]},
-    {"type": "object", "additionalProperties": {"type": "boolean"}, "minProperties": 2, "maxProperties": 3},
-    {"type": "object", "patternProperties": {"^x": {"const": 1}}, "additionalProperties": False},
-    {"anyOf": [{"type": "object", "properties": {"a": {}}, "required": ["a"]}, {"const": "a"}]},
-    {"oneOf": [{"type": "integer"}, {"type": "string", "maxLength": 2}]},
-    {"$ref": "#/$defs/node", "$defs": {"node": NODE}},
-    {"description": "no limits", "x-guidance": {"whitespace_pattern": ".*", "lenient": True}},
-    {"properties": {f"p{number}": {} for number in range(300)}},
-    {"type": "array", "minItems": 10**9},
-]
-
-
-@pytest.mark.parametrize("given", FOLLOWED, ids=str)
-def test_a_text_of_random_tokens_validates(demo, given):
-    """Those that close something are likelier."""
-    pieces, schema, tokens = demo.vocabulary.pieces(), Schema.of(given), list[int]()
-    text, draws = demo.following(schema), torch.Generator().manual_seed(len(str(given)))
-    closing = torch.tensor([piece.decode("utf-8", "replace") in '"]}' for piece in pieces]).float()
-    closing[list(demo.ends.ids)] = 2
-    while len(tokens) < TOKENS and (not tokens or tokens[-1] not in demo.ends.ids):
-        scores = torch.rand(1, len(pieces), generator=draws) + closing * torch.rand((), generator=draws)
-        left = masked([text], scores)
-        assert left.max() > -torch.inf
-        tokens.append(int(left.argmax()))
-        text.add(tokens[-1])
-    answer = demo.answer_of(tokens, 1, 1, schema)
-    if answer.error:
-        assert (answer.finish_reason, answer.data) == ("length", None)
-    else:
-        assert answer.data == json.loads(answer.text)
-        Draft202012Validator(given).validate(answer.data)
+    assert (spans["clock"], spans["cat"], spans["cup"]) == (["clock"] * 3, ["cat"], ["cup"])

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import math
 import shutil
-from pathlib import Path
 
 import pytest
 import torch
@@ -20,37 +19,30 @@ from sira_cli.models.sampling import NoRepeatedNgrams, RowSampler, derived_seed,
 from sira_cli.models.texts import Answer, TextSettings, repetition, sentence_ends
 from sira_cli.pictures.sources import as_picture
 from tests.support.helpers import under
+from tests.support.shards import EXAMPLES
 
-EXAMPLES = sorted(Path(__file__).parents[2].glob("examples/*.png"))[:5]
 PROMPT = "Please describe this image in detail."
-
-
-def parts_of(text: str) -> list[str]:
-    ends = sentence_ends(text)
-    return [text[start:end] for start, end in zip([0, *ends], ends, strict=False)]
 
 
 @pytest.mark.parametrize(
     "sentences",
     [
-        ["A dog."],
-        ["A dog.", " A cat!", " A bird?", ' "A fish..."', " And a"],
+        ["A dog.", " A cat!", ' "A fish..."', " And a"],
         ["It costs 3.50 dollars in St. Paul, e.g. at Dr. No's.", " Mr. Smith (left) waits."],
         ["It is 5 p.m. in the picture.", " People eat."],
         ["He says 'stop.'", " (A sign reads “Go!”)", " **Bold.**", " Next"],
         ["1. A dog sits.\n", "2. A cat sleeps.\n", "3. Nothing"],
         ["一只狗。", "「两只猫。」", "没有"],
         ["No.", " There is none."],
-        ["no full stop at all"],
         ["Really?!", " Yes…", " See www.example.com there."],
-        ["The no. 5 bus is red.", " A dog (approx. 3 kg) sits.", " A cat."],
-        ["Das ist z. B. ein Hund.", " Dr. Müller steht da."],
+        ["The no. 5 bus is red.", " A dog (approx. 3 kg) sits.", " Das ist z. B. ein Hund."],
     ],
 )
 def test_sentences(sentences):
     text = "".join(sentences)
-    expected = [part for part in sentences if part.strip()[-1] in ".!?…。”\"')*」"]
-    assert [part.strip() for part in parts_of(text)] == [part.strip() for part in expected]
+    ends = sentence_ends(text)
+    parts = [text[start:end].strip() for start, end in zip([0, *ends], ends, strict=False)]
+    assert parts == [part.strip() for part in sentences if part.strip()[-1] in ".!?…。”\"')*」"]
 
 
 @pytest.mark.parametrize(
@@ -59,8 +51,7 @@ def test_sentences(sentences):
         ("A dog. There There There", "there"),
         ("It is a dog, a dog, a dog, a dog.", "a dog"),
         ("我看到猫猫猫", "猫"),
-        ("A very, very big dog and a dog and a cat.", ""),
-        ("The plate says 0 0 0 0, room 1, room 2, room 3.", ""),
+        ("A very, very big dog and a dog and a cat. The plate says 0 0 0 0, room 1, room 2, room 3.", ""),
     ],
 )
 def test_a_text_that_repeats_itself_is_known(text, words):
@@ -91,8 +82,6 @@ def test_texts_are_finished(settings, reason, expected):
         word for word in ("dog", "red.") if word in expected
     ]
     assert TextSettings(**settings).finished(Answer(error="is damaged")).text == ""
-    unfinished = TextSettings(complete_sentences=True).finished(Answer("A dog that", "length"))
-    assert unfinished.text == "A dog that"
 
 
 @pytest.mark.parametrize("num_beams", [1, 2])
@@ -119,30 +108,25 @@ def test_where_a_cut_off_leaves_one_token_it_is_taken_even_if_it_repeats():
         load("demo", no_repeat_ngram_size=1)
 
 
-FAST = ("-p", "demo", "--max-new-tokens", 8)
-
-
 @pytest.mark.parametrize(
     ("option", "keys"),
     [
         ("text.prefix=ohwx, ", {"text_settings": {"prefix": "ohwx, "}}),
-        ("suffix= (drawn)", {"text_settings": {"suffix": " (drawn)"}}),
         ("generation.repetition_penalty=9.5", {"repetition_penalty": 9.5}),
     ],
 )
 def test_an_option_changes_text_key_and_record_and_is_kept_apart(sira, tmp_path, option, keys):
-    (value,) = keys["text_settings"].values() if "text_settings" in keys else keys.values()
-    output, given = tmp_path / "captions.jsonl", ("--set", option)
-    plain = json.loads(sira("caption", EXAMPLES[0], *FAST, "--json")[1])
-    assert sira("caption", EXAMPLES[0], *FAST, *given, "-o", output)[0] == 0
+    output, command = tmp_path / "captions.jsonl", ("caption", EXAMPLES[0], "-p", "demo", "--max-new-tokens", 8)
+    plain = json.loads(sira(*command, "--json")[1])
+    assert sira(*command, "--set", option, "-o", output)[0] == 0
     record, before = json.loads(output.read_text()), output.read_bytes()
     assert record["key"] != plain["key"]
     assert record["text"] != plain["text"]
     assert record.keys() - plain.keys() == keys.keys()
     assert keys.items() <= record.items()
-    code, _, err = sira("caption", EXAMPLES[0], *FAST, "-o", output)
-    assert (code, f"is {value!r} there and None now" in err) == (2, True)
-    assert sira("caption", EXAMPLES[0], *FAST, *given, "-o", output)[0] == 0
+    code, _, err = sira(*command, "-o", output)
+    assert (code, "there and None now" in err) == (2, True)
+    assert sira(*command, "--set", option, "-o", output)[0] == 0
     assert output.read_bytes() == before
 
 

@@ -5,27 +5,25 @@ from __future__ import annotations
 import functools
 import json
 import re
-from pathlib import Path
 
 import pytest
 import torch
 from PIL import Image
 from transformers import AutoTokenizer
 
-from sira_cli import load
-from sira_cli.core.passes import ImagePrefix
+from sira_cli import Lvlm, load
 from sira_cli.errors import SettingsError, UnfinishedReasoningError
-from sira_cli.look import second_look
 from sira_cli.look.second_look import SecondLook
 from sira_cli.models.progress import TextPieces
 from sira_cli.models.vocabulary import ReasoningParser, Vocabulary
 from sira_cli.pictures.sources import as_picture
-from sira_cli.run.events import Failed, Finished, Skipped
+from sira_cli.run.events import Failed, Finished
 from sira_cli.run.run import run_pictures
 from sira_cli.run.task import Caption
 from tests.support.checkpoints import ALWAYS_THINKING, THINKING, write_qwen
 from tests.support.helpers import under
 from tests.support.scripted import script, written
+from tests.support.shards import EXAMPLES
 
 QUESTION = "Is there a cat on the table?"
 THOUGHT = "There is a cat on the table."
@@ -33,23 +31,20 @@ TEXT = "A cat on the table."
 EMPTY = "<think>\n\n</think>\n\n"
 BEGIN = "<|im_end|>\n<|im_start|>assistant\n"
 GEMMA = "<turn|>\n<|turn>model\n"
-EXAMPLE = sorted((Path(__file__).parents[2] / "examples").glob("*.png"))[0]
 
 
 @pytest.fixture(scope="module")
-def folders(tmp_path_factory, checkpoint_of):
+def loaded(tmp_path_factory, checkpoint_of):
     """Qwen3.5, whose template has a switch; Qwen3-VL-Thinking, which always thinks; Qwen3-VL, which never does."""
     always = write_qwen(tmp_path_factory.mktemp("qwen") / "always", "3", thinking=ALWAYS_THINKING)
     families = {"switch": "Qwen3.5", "never": "Qwen3-VL", "gemma4": "Gemma 4 E"}
-    return {"always": always, **{name: checkpoint_of(family) for name, family in families.items()}}
 
+    @functools.cache
+    def load_one(name: str, think: bool = False) -> Lvlm:
+        folder = always if name == "always" else checkpoint_of(families[name])
+        return load(folder, max_new_tokens=60, dtype="float32", think=think)
 
-@pytest.fixture(scope="module")
-def loaded(folders):
-    """Each of them, asked to think or not."""
-    return functools.cache(
-        lambda name, think=False: load(folders[name], max_new_tokens=60, dtype="float32", think=think)
-    )
+    return load_one
 
 
 @pytest.fixture(scope="module")
@@ -107,14 +102,11 @@ def test_reasoning_is_apart_from_the_text(loaded, image, photos, monkeypatch, tm
     assert len(pieces) > 3
     assert result.to_record().get("think") == (True if think else None)
     (answer,) = lvlm.answer(lvlm.prepare([image], [QUESTION]), words=True)
-    assert [word["word"] for word in answer.words] == TEXT.split()
-    for word in answer.words:
-        assert TEXT[word["start"] : word["end"]] == word["word"]
-        assert lvlm.vocabulary.text(tokens[slice(*word["steps"])]).strip() == word["word"]
+    for word, expected in zip(answer.words, TEXT.split(), strict=True):
+        assert word["word"] == TEXT[word["start"] : word["end"]] == expected
+        assert lvlm.vocabulary.text(tokens[slice(*word["steps"])]).strip() == expected
     paths, output = [photos["chelsea"], photos["coffee"]], tmp_path / "captions.jsonl"
-    for kind in (Finished, Skipped):
-        events = list(run_pictures(lvlm, paths, output=output, batch_size=2))
-        assert [type(event) for event in events][-2:] == [kind] * 2
+    list(run_pictures(lvlm, paths, output=output, batch_size=2))
     records = [json.loads(line) for line in output.read_text().splitlines()]
     assert [(record["text"], record["reasoning"]) for record in records] == [(TEXT, THOUGHT)] * 2
     if think:
@@ -149,11 +141,9 @@ def test_an_answer_that_is_cut_off_before_its_first_word_is_none(loaded, photos,
         short.caption(photos["chelsea"])
 
 
-def test_who_cannot_be_asked_to_think_is_refused_before_its_weights_are_read(folders, photos, monkeypatch, sira):
+def test_who_cannot_be_asked_to_think_is_refused_before_its_weights_are_read(checkpoint_of, photos, monkeypatch, sira):
     monkeypatch.setattr("sira_cli.models.load.load_model", lambda *args, **more: pytest.fail("were read"))
-    with pytest.raises(SettingsError, match="has no switch for reasoning"):
-        load(folders["never"], think=True)
-    code, out, err = sira("caption", photos["chelsea"], "-m", folders["never"], "--think")
+    code, out, err = sira("caption", photos["chelsea"], "-m", checkpoint_of("Qwen3-VL"), "--think")
     assert (code, out) == (2, "")
     assert "--think: the model's chat template has no switch for reasoning" in err.strip().splitlines()[-1]
 
@@ -166,27 +156,22 @@ def test_a_second_look_and_choices_ask_behind_an_empty_thought(loaded, image, ph
         "<|im_start|>system\nYou are a helpful assistant.<|im_end|>\n<|im_start|>user\n"
         f"<|vision_start|><|image_pad|><|vision_end|>{QUESTION}{BEGIN}{EMPTY}"
     )
-    inputs = lvlm.processor(images=[[image]], text=[text], return_tensors="pt")
+    choices = ["a cat", "a dog"]
+
+    def logprobs(behind: str) -> torch.Tensor:
+        inputs = lvlm.processor(images=[[image]], text=[text + behind], return_tensors="pt")
+        with torch.no_grad():
+            return lvlm.model(**inputs).logits[0].float().log_softmax(dim=-1)
+
     look = SecondLook.__new__(SecondLook)  # the tiny tokenizer has no token for yes
     look._lvlm, look._worded = lvlm, {}
-    with torch.no_grad():
-        expected = lvlm.model(**inputs).logits[0, -1].float()
-    passes = []
-    monkeypatch.setattr(second_look, "ImagePrefix", lambda *args: passes.append(args) or ImagePrefix(*args))
-    found = look.last_logits(image, [QUESTION, "Is there a dog?"])
-    assert len(passes) == 1  # the picture is shown once
-    torch.testing.assert_close(found[0], expected, atol=1e-4, rtol=1e-4)
-
-    choices = ("a cat", "a dog")
+    found = look.last_logits(image, [QUESTION, "Is there a dog?"]).log_softmax(dim=-1)
+    torch.testing.assert_close(found[0], logprobs("")[-1], atol=1e-4, rtol=1e-4)
     (answer,) = lvlm.choose(lvlm.prepare([image], [QUESTION], at_once=True), choices)
     for choice in answer.choices:
         ids = torch.tensor([written(lvlm.processor.tokenizer, choice["choice"])])
-        grown = {**inputs, "input_ids": torch.cat([inputs["input_ids"], ids], dim=1)}
-        grown["attention_mask"] = torch.ones_like(grown["input_ids"])
-        grown["mm_token_type_ids"] = torch.nn.functional.pad(inputs["mm_token_type_ids"], (0, ids.shape[1]))
-        with torch.no_grad():
-            logprobs = lvlm.model(**grown).logits[0, -ids.shape[1] - 1 : -1].float().log_softmax(dim=-1)
-        assert choice["logprob"]["full"] == pytest.approx(logprobs.gather(1, ids.T).sum().item(), abs=1e-3)
+        expected = logprobs(choice["choice"])[-ids.shape[1] - 1 : -1].gather(1, ids.T).sum().item()
+        assert choice["logprob"]["full"] == pytest.approx(expected, abs=1e-3)
     events = run_pictures(lvlm, [photos["chelsea"]], task="ask", prompt=QUESTION, choices=choices)
     if think:
         with pytest.raises(SettingsError, match="leave out `think=`"):
@@ -200,14 +185,14 @@ def test_a_second_look_and_choices_ask_behind_an_empty_thought(loaded, image, ph
 def test_looks_tell_the_text_from_the_thought(demo, monkeypatch):
     """The model opens the thought by itself."""
     thought, text = "There is a dog in the street, and a cup.", "There is a car on the left, and a boat behind it."
-    demo, image = under(demo, max_new_tokens=120), Image.open(EXAMPLE).convert("RGB")
+    demo, image = under(demo, max_new_tokens=120), Image.open(EXAMPLES[0]).convert("RGB")
     inputs = demo.prepare([image], [demo.preset.prompts.caption])
     planned, length = plan(demo, f"<think>{thought}</think>\n\n{text}"), inputs["input_ids"].shape[1]
     script(monkeypatch, lambda prompt: planned if prompt == length else [])
     (answer,) = Caption.of(demo.preset, demo.decoder, verify="flag").decoded(demo, [image], inputs, seeds=[0])
     assert (answer.text, answer.reasoning) == (text, thought)
     assert [text[slice(*claim["spans"][0])] for claim in answer.objects] == ["car", "boat"]
-    expected = {claim.thing: claim.support for claim in demo.check(EXAMPLE, text).objects}
+    expected = {claim.thing: claim.support for claim in demo.check(EXAMPLES[0], text).objects}
     assert {claim["thing"]: claim["support"] for claim in answer.objects} == pytest.approx(expected, abs=1e-4)
 
 
@@ -226,19 +211,15 @@ def vocabularies(checkpoint_of):
 BOTH = [
     ("A cup.<END>", "A cup.", "", False),
     ("<think>\nThe cup is red.\n</think>\n\nA red cup.<END>", "A red cup.", "The cup is red.", False),
-    ("<think></think>A cup.<END>", "A cup.", "", False),
     ("<think>\n\n</think>\n\nA cup.<END>", "A cup.", "", False),
     ("<think>a</think>A red<think>b</think> cup.<END>", "A red cup.", "a\n\nb", False),
     ("<think>The cup is", "", "The cup is", True),
-    ("<think>The cup is<END>", "", "The cup is", True),
     ("<think>The cup.</think>", "", "The cup.", False),
-    ("<think>a</think><answer>A cup.</answer><END>", "A cup.", "a", False),
     ("<think>a</think>\n<|begin_of_box|>A cup.<|end_of_box|><END>", "A cup.", "a", False),
     ("<think>a <b> < / c</think>A cup < 3.<END>", "A cup < 3.", "a <b> < / c", False),
 ]
 OPENED = [
     ("The cup is red.\n</think>\n\nA red cup.<END>", "A red cup.", "The cup is red.", False),
-    ("</think>A cup.<END>", "A cup.", "", False),
     ("<think>\nThe cup.\n</think>\n\nA cup.<END>", "A cup.", "The cup.", False),  # the prompt has opened it already
     ("The cup is red.<END>", "", "The cup is red.", True),
     ("a</think>A red<think>b</think> cup.<END>", "A red cup.", "a\n\nb", False),
@@ -247,7 +228,6 @@ CLOSED_ONLY = [("The cup is red.</think>A red cup.<END>", "A red cup.", "The cup
 GEMMA_TEXTS = [
     ("<|channel>thought\nThe cup is red.<channel|>A red cup.<END>", "A red cup.", "The cup is red.", False),
     ("<|channel>thought\n<channel|>A cup.<END>", "A cup.", "", False),  # of the large ones, if not asked to think
-    ("<|channel>thought\nThe cup", "", "The cup", True),
     ("<|channel>a<channel|>A red<|channel>thought\nb<channel|> cup.<END>", "A red cup.", "a\n\nb", False),
     ("A thought\nof a cup.<END>", "A thought\nof a cup.", "", False),
 ]
