@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from sira_cli.errors import DataError
-from sira_cli.look.claims import DOUBTED, bare, doubt, says_something
+from sira_cli.look.claims import DOUBTED, doubt
 from sira_cli.look.words import Asked, WordList, find_words, shipped, with_article
 
 
@@ -117,12 +117,3 @@ def test_doubt_begins_at_the_threshold_and_has_four_degrees_below():
     assert [doubt(percent / 100) for percent in range(5, 101, 10)] == [4, 3, 2, 1, 0, 0, 0, 0, 0, 0]
     assert (doubt(DOUBTED), doubt(DOUBTED - 0.01)) == (0, 1)
     assert [doubt(support, 0.8) for support in (0.8, 0.79, 0.59, 0.39, 0.19)] == [0, 1, 2, 3, 4]
-
-
-def test_what_can_be_true_or_false_of_a_picture():
-    telling = ["dog", "Dog,", "\u201claptop\u201d", "two", "left", "no", "red.", "\u72ac", "T-shirt", "12"]
-    others = ["The", "a", "is", "There", "in", "which,", "(and", "its", "image", "--", "\u2026", ""]
-    assert [word for word in telling + others if says_something(word)] == telling
-    assert [bare(word) for word in ("dog.", "\u201ccat\u201d,", "T-shirt", "dog's", "__x__", "?!")] == [
-        *("dog", "cat", "T-shirt", "dog's", "x", "")
-    ]
