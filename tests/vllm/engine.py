@@ -30,10 +30,13 @@ def decode(model: str, options: dict[str, Any], batches: list[dict[str, Any]], p
 
         Streams.replays = lambda self, context: self.graphs
 
+    def named(name: str) -> str:  # vLLM adds a part to it
+        return "-".join(name.split("-")[:2])
+
     preempt, preempted = Scheduler._preempt_request, []
 
     def counted(self: Any, request: Any, *args: Any, **kwargs: Any) -> Any:
-        preempted.append(request.request_id)
+        preempted.append(named(request.request_id))
         return preempt(self, request, *args, **kwargs)
 
     Scheduler._preempt_request = counted
@@ -62,12 +65,12 @@ def decode(model: str, options: dict[str, Any], batches: list[dict[str, Any]], p
             for output in engine.step():
                 if output.finished:
                     ids = [list(output.prompt_token_ids), list(output.outputs[0].token_ids)]
-                    texts["-".join(output.request_id.split("-")[:2])] = ids  # vLLM adds a part to the name
+                    texts[named(output.request_id)] = ids
             steps += 1
             for index in batch.get("abort", {}).get(str(steps), []):
                 engine.abort_request([f"{number}-{index}"])
         answers.append([texts.get(f"{number}-{index}") for index in range(len(batch["requests"]))])
-    return {"answers": answers, "preempted": len(preempted)}
+    return {"answers": answers, "preempted": preempted}
 
 
 def refused(model: str, options: dict[str, Any], broken: str) -> str:

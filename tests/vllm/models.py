@@ -23,7 +23,7 @@ from tools import checkpoint
 HEAD = 32
 RELEASED = (  # names of weights in released LLaVA checkpoints, which vLLM knows, for those that transformers 5 saves
     (r"^model\.language_model\.", "language_model.model."),
-    (r"^(?:model\.)?vision_tower\.(?:vision_model\.)?", "vision_tower.vision_model."),
+    (r"^(?:model\.)?vision_tower\.(?:vision_model\.)*", "vision_tower.vision_model."),
     (r"^model\.multi_modal_projector\.", "multi_modal_projector."),
     (r"^lm_head\.", "language_model.lm_head."),
 )
@@ -47,13 +47,13 @@ def write_llava(folder: Path, dtype: torch.dtype = torch.float32, scale: float =
     save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
 
 
-def described(key: str, **text: Any) -> Callable[[Path], None]:
-    """What writes a checkpoint of tests/data/checkpoints.yaml with wider heads, and more settings of its decoder."""
+def described(key: str) -> Callable[[Path], None]:
+    """What writes a checkpoint of tests/data/checkpoints.yaml with wider heads."""
 
     def write(folder: Path) -> None:
         description = copy.deepcopy(DESCRIPTIONS[key])
         sizes = {"hidden_size": 4 * HEAD, "intermediate_size": 8 * HEAD, "head_dim": HEAD}
-        description["config"]["text_config"].update(sizes | text)
+        description["config"]["text_config"].update(sizes)
         write_checkpoint(folder, **description)
 
     return write

@@ -15,7 +15,9 @@ import pytest
 from PIL import Image
 from transformers import GenerationConfig
 
-from tests.vllm.test_plugin import ROOT, folder, pictures, pytestmark, run  # noqa: F401 (fixtures and marks)
+from sira_cli.errors import SettingsError
+from sira_cli.vllm.engine import Texts, VllmLvlm
+from tests.vllm.conftest import ROOT
 
 LISTED = importlib.metadata.version("llguidance").split(".")[:2] >= ["1", "9"]
 SCHEMA = {
@@ -39,6 +41,7 @@ RUNS = {
 }
 if LISTED:
     RUNS["a schema"] = {"schema": SCHEMA, "settings": {"max_new_tokens": 60}}
+BESIDE_A_CUT = ["captions", "greedy", "sampled", "sampled greedy", "another alpha", "choices", "choices of greedy"]
 MEASURED = {"duration_ms"}
 
 
@@ -48,7 +51,7 @@ def close(left, right):
         return left == pytest.approx(right, abs=1e-3)
     if isinstance(left, dict):
         return left.keys() == right.keys() and all(close(left[key], right[key]) for key in left)
-    if isinstance(left, list | tuple):
+    if isinstance(left, list) and isinstance(right, list):
         return len(left) == len(right) and all(map(close, left, right))
     return left == right
 
@@ -58,15 +61,15 @@ def close(left, right):
     [
         ("llava", {}, [*RUNS]),
         ("qwen2.5-vl", {}, [*RUNS]),
-        ("smolvlm", {"beta": 0.3, "k": 1}, ["captions", "greedy", "sampled", "another alpha", "choices"]),
+        ("smolvlm", {"beta": 0.3, "k": 1}, BESIDE_A_CUT),
     ],
 )
-def test_records_are_those_of_the_engine_in_process(family, settings, names, folder, pictures, tmp_path):  # noqa: F811
+def test_records_are_those_of_the_engine_in_process(family, settings, names, folder, pictures, run):
     checkpoint = folder(family)
     ends = GenerationConfig(eos_token_id=[*range(400, 430)])  # texts end by them, and by their length
     ends.save_pretrained(checkpoint)
     runs = [RUNS[name] for name in names]
-    found = run(tmp_path, do="records", model=checkpoint, pictures=pictures[:5], runs=runs, settings=settings)
+    found = run("records", checkpoint, pictures=pictures[:5], runs=runs, settings=settings)
     by_name = dict(zip(names, found, strict=True))
     for name, (there, here) in by_name.items():
         for mine, theirs in zip(there, here, strict=True):
@@ -81,7 +84,7 @@ def test_records_are_those_of_the_engine_in_process(family, settings, names, fol
     assert all(len(record["objects"]) > 2 for record in checked)
 
 
-def test_a_killed_run_goes_on_where_it_was(folder, tmp_path):  # noqa: F811
+def test_a_killed_run_goes_on_where_it_was(folder, tmp_path):
     """Smaller pictures by --max-pixels; a third run, in process, finds nothing left to do."""
     shown = tmp_path / "pictures"
     shown.mkdir()
@@ -108,3 +111,13 @@ def test_a_killed_run_goes_on_where_it_was(folder, tmp_path):  # noqa: F811
         texts[engine] = {record["file_name"]: record | {"duration_ms": 0} for record in records}
     assert texts["vllm"] == texts["local"] == texts["again"]
     assert len(texts["vllm"]) == 40
+
+
+@pytest.mark.parametrize("settings", [{"beta": 0.2}, {"k": 2}])
+def test_one_k_and_one_beta_for_a_whole_run(demo, settings):
+    there = VllmLvlm(demo.model, demo.processor, demo.preset, demo.decoder, demo.revision)
+    there.texts = Texts.__new__(Texts)  # no engine: none is asked
+    assert there.under("greedy").alpha == 0
+    assert there.under("sira", demo.preset.with_settings(alpha=2)).alpha == 2
+    with pytest.raises(SettingsError, match="--engine vllm has one K and one beta for a whole run"):
+        there.under("sira", demo.preset.with_settings(**settings))

@@ -2,79 +2,29 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
-import os
-import subprocess
-import sys
-from collections.abc import Callable
+import shutil
 from pathlib import Path
 from typing import Any
 
 import pytest
-from PIL import Image
 
-from tests.vllm.models import FAMILIES, by_attach, described, request
+from tests.vllm.models import FAMILIES, by_attach, request
 
-pytestmark = [
-    pytest.mark.skipif(importlib.util.find_spec("vllm") is None, reason="vLLM is not installed"),
-    pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning", "ignore::UserWarning"),
-]
-ROOT = Path(__file__).parents[2]
 SIRA = {"additional_config": {"sira": {"alpha": 0.5}}}
 COMPILED = {"enforce_eager": False}
 LENGTHS = (3, 31, 8, 24, 1, 16, 12, 40, 5, 9, 22, 2, 14, 28, 6, 18)
 
 
-@pytest.fixture(scope="session")
-def pictures(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
-    """Sixteen pictures of four sizes."""
-    folder = tmp_path_factory.mktemp("pictures")
-    paths = []
-    for index, source in enumerate(sorted((ROOT / "examples").glob("scene-*.png"))[:16]):
-        paths.append(str(folder / f"{index}.png"))
-        Image.open(source).convert("RGB").resize((84 + 28 * (index % 4), 112)).save(paths[-1])
-    return paths * (16 // len(paths))
-
-
-@pytest.fixture(scope="session")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
-    """The checkpoint of a family, made once."""
-    made: dict[str, Path] = {}
-
-    def make(family: str) -> Path:
-        if family not in made:
-            path = tmp_path_factory.mktemp("checkpoints") / family
-            FAMILIES[family][0](path)
-            made[family] = path
-        return made[family]
-
-    return make
-
-
-def run(tmp_path: Path, **job: Any) -> Any:
-    """Run an engine in a process of its own; return what it wrote, or the end of its log as an error."""
-    asked, out, log = (tmp_path / name for name in ("job.json", "out.json", "log.txt"))
-    asked.write_text(json.dumps(job, default=str), encoding="utf-8")
-    command = [sys.executable, "-m", "tests.vllm.engine", str(asked), str(out)]
-    with log.open("w", encoding="utf-8") as file:
-        code = subprocess.run(
-            command, stdout=file, stderr=subprocess.STDOUT, cwd=ROOT, env=os.environ, timeout=600
-        ).returncode
-    if code:
-        raise RuntimeError(log.read_text(encoding="utf-8")[-3000:])
-    return json.loads(out.read_text(encoding="utf-8"))
-
-
 def check(folder: Path, batches: list[dict[str, Any]], answers: list[list[Any]]) -> None:
-    """Each answer has the prompt and the tokens that `attach` gives, with the request's alpha."""
+    """Each answer that is not drawn has the prompt and the tokens that `attach` gives, with the request's alpha."""
     for batch, found in zip(batches, answers, strict=True):
         gone = {index for several in batch.get("abort", {}).values() for index in several}
         for index, (asked, answer) in enumerate(zip(batch["requests"], found, strict=True)):
-            if index not in gone:
-                given = asked.get("sira") or {}
-                if isinstance(given, str):
-                    given = json.loads(given)
+            given = asked.get("sira") or {}
+            if isinstance(given, str):
+                given = json.loads(given)
+            if index not in gone and "draw" not in given:
                 assert answer == by_attach(folder, asked, given.get("alpha", 0.5)), asked
 
 
@@ -90,53 +40,61 @@ def mixed(family: str, pictures: list[str]) -> list[dict[str, Any]]:
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-def test_a_family(family, folder, pictures, tmp_path):
+def test_a_family(family, folder, pictures, run):
     batches = mixed(family, pictures)
-    found = run(tmp_path, do="decode", model=folder(family), options=SIRA, batches=batches)
+    found = run("decode", folder(family), options=SIRA, batches=batches)
     check(folder(family), batches, found["answers"])
 
 
 @pytest.mark.parametrize("family", ["llava", "qwen2.5-vl", "qwen3-vl"])
 @pytest.mark.parametrize("chunk", [16, 32])
-def test_compiled_in_chunks_that_cut_pictures(family, chunk, folder, pictures, tmp_path):
+def test_compiled_in_chunks_that_cut_pictures(family, chunk, folder, pictures, run):
     """The budget of rows is that of both streams."""
     batches = mixed(family, pictures)
     options = {**SIRA, **COMPILED, "max_num_batched_tokens": 2 * chunk}
-    found = run(tmp_path, do="decode", model=folder(family), options=options, batches=batches)
+    found = run("decode", folder(family), options=options, batches=batches)
     check(folder(family), batches, found["answers"])
 
 
 @pytest.mark.parametrize("family", ["llava", "qwen3-vl"])
-def test_rows_and_buffers_of_cuda_graphs(family, folder, pictures, tmp_path):
+def test_rows_and_buffers_of_cuda_graphs(family, folder, pictures, run):
     """Split where attention is, inputs in buffers, and as many rows in both streams; no CPU captures a graph."""
     batches = mixed(family, pictures)
     options = {**SIRA, **COMPILED, "compilation_config": {"cudagraph_mode": "PIECEWISE"}}
-    found = run(tmp_path, do="decode", model=folder(family), options=options, batches=batches, padded=True)
+    found = run("decode", folder(family), options=options, batches=batches, padded=True)
     check(folder(family), batches, found["answers"])
 
 
 @pytest.mark.parametrize("family", ["llava", "qwen2.5-vl"])
-def test_preempted_and_aborted_requests(family, folder, pictures, tmp_path):
+def test_preempted_and_aborted_requests(family, folder, pictures, run):
     """A cache that is too small for all: requests lose their place, start again, and others take their blocks."""
     many = [request(family, [picture], f"part {i}", 90) for i, picture in enumerate(pictures[:12])]
     many.append(request(family, [], "a red house", 90))
     many[4]["sira"] = {"alpha": 0}
-    batches = [{"requests": many, "abort": {"5": [1], "30": [6, 2]}}, {"requests": many[:2]}]
+    drawn = (8, 9)
+    for index in drawn:
+        draw = {"seed": index, "temperature": 1.0, "top_p": 0.95, "top_k": 50, "min_p": 0.0}
+        many[index]["sira"] = {"draw": draw}
+    again = {"requests": [*many[:2], *(many[index] for index in drawn)]}
+    batches = [{"requests": many, "abort": {"5": [1], "30": [6, 2]}}, again]
     options = {**SIRA, "num_gpu_blocks_override": 14, "block_size": 32, "max_model_len": 256}
-    found = run(tmp_path, do="decode", model=folder(family), options=options, batches=batches)
-    assert found["preempted"] > 3
-    assert found["answers"][0][1] is None
+    found = run("decode", folder(family), options=options, batches=batches)
+    answers, enough = found["answers"]
+    assert len(found["preempted"]) > 3
+    assert {f"0-{index}" for index in drawn} & {*found["preempted"]}
+    assert answers[1] is None
+    assert [answers[index] for index in drawn] == enough[2:]
     check(folder(family), batches, found["answers"])
 
 
-def test_settings_of_the_server_and_of_requests(folder, pictures, tmp_path):
+def test_settings_of_the_server_and_of_requests(folder, pictures, run):
     """K and beta are taken; a wrong alpha is refused with a sentence, and the others go on."""
     asked = request("llava", pictures[:1])
     wrong = [{"alpha": -1}, {"alpha": "much"}, {"beta": 0.1}, 0.5, "alpha"]
     batch = {"requests": [asked, *({**asked, "sira": value} for value in wrong)]}
     batch["requests"].append({**asked, "params": {"prompt_logprobs": 1}})
     options = {"additional_config": {"sira": {"k": 2, "alpha": 0.5, "beta": 0.5}}}
-    found = run(tmp_path, do="decode", model=folder("llava"), options=options, batches=[batch])["answers"][0]
+    found = run("decode", folder("llava"), options=options, batches=[batch])["answers"][0]
     assert found[0][1] != by_attach(folder("llava"), asked)[1]  # which is K = L / 2
     assert all(answer.startswith("VLLMValidationError") for answer in found[1:])
     assert "alpha must be 0 or more; got -1" in found[1]
@@ -145,38 +103,36 @@ def test_settings_of_the_server_and_of_requests(folder, pictures, tmp_path):
     assert '"sira" of a request takes {"alpha": NUMBER}' in found[3]
 
 
-def test_without_the_key_vllm_is_as_before(folder, pictures, tmp_path):
+def test_without_the_key_vllm_is_as_before(folder, pictures, run):
     batch = {"requests": [request("llava", pictures[:1]), request("llava", pictures[:2])]}
-    found = run(tmp_path, do="decode", model=folder("llava"), options={}, batches=[batch])["answers"][0]
+    found = run("decode", folder("llava"), options={}, batches=[batch])["answers"][0]
     assert found == [by_attach(folder("llava"), asked, 0) for asked in batch["requests"]]
 
 
-@pytest.mark.parametrize("compiled", [False, True])
-def test_an_engine_without_two_streams_does_not_start(compiled, folder, tmp_path):
-    options = {**SIRA, "enforce_eager": not compiled}
-    found = run(tmp_path, do="refused", model=folder("llava"), options=options, broken="one stream")
-    assert found.startswith("UnsupportedModelError: SIRA refuses to serve SiraLlavaForConditionalGeneration")
-    assert "both streams are the same" in found
-
-
 @pytest.mark.parametrize(
-    ("broken", "why"),
+    ("broken", "options", "why"),
     [
-        ("slots off by one", "the streams differ without an image"),
-        ("counts not reset", "the streams differ without an image"),
-        ("the wrong stream first", "its logits are not the contrast of both"),
+        ("one stream", COMPILED, "both streams are the same"),
+        ("slots off by one", {}, "the streams differ without an image"),
+        ("counts not reset", {}, "the streams differ without an image"),
+        ("the wrong stream first", {}, "its logits are not the contrast of both"),
     ],
 )
-def test_a_broken_stream_does_not_start(broken, why, folder, tmp_path):
-    found = run(tmp_path, do="refused", model=folder("llava"), options=SIRA, broken=broken)
-    assert found.startswith("UnsupportedModelError")
+def test_a_broken_stream_does_not_start(broken, options, why, folder, run):
+    found = run("refused", folder("llava"), options=SIRA | options, broken=broken)
+    assert found.startswith("UnsupportedModelError: SIRA refuses to serve SiraLlavaForConditionalGeneration")
     assert why in found
 
 
-def test_a_sliding_window_after_the_fork_is_refused_by_name(tmp_path):
-    described("pixtral", sliding_window=16)(tmp_path / "checkpoint")
-    found = run(tmp_path, do="refused", model=tmp_path / "checkpoint", options=SIRA, broken="")
-    assert found.startswith("UnsupportedModelError: SIRA cannot decode")
+def test_layers_that_cannot_run_two_streams_are_refused_by_name(folder, run, tmp_path):
+    """A fork among the layers that get features of pictures (DeepStack), and a sliding window after it."""
+    checkpoint = shutil.copytree(folder("qwen3-vl"), tmp_path / "checkpoint")
+    config = json.loads((checkpoint / "config.json").read_text(encoding="utf-8"))
+    config["text_config"] |= {"use_sliding_window": True, "sliding_window": 16}
+    (checkpoint / "config.json").write_text(json.dumps(config), encoding="utf-8")
+    found = run("refused", checkpoint, options={"additional_config": {"sira": {"k": 5}}}, broken="")
+    assert found.startswith("UnsupportedModelError: SIRA cannot decode Qwen3VLForConditionalGeneration exactly")
+    assert "the model adds features of pictures in 2 layers: k must be at most 4" in found
     assert "attn has a sliding window after the fork" in found
 
 
@@ -199,9 +155,9 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
 ]
 
 
-def test_what_cannot_be_exact_is_refused_by_name(folder, tmp_path):
+def test_what_cannot_be_exact_is_refused_by_name(folder, run):
     options = [{**SIRA, **more} for more, _ in REFUSED]
-    found = run(tmp_path, do="refusals", model=folder("llava"), options=options)
+    found = run("refusals", folder("llava"), options=options)
     for (_, expected), text in zip(REFUSED, found, strict=True):
         assert expected in text
         assert bool(expected) == bool(text)

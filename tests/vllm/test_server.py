@@ -12,14 +12,14 @@ from pathlib import Path
 
 import pytest
 
+from tests.vllm.conftest import ROOT
 from tests.vllm.models import by_attach, loaded, request
-from tests.vllm.test_plugin import ROOT, folder, pictures, pytestmark  # noqa: F401 (fixtures and marks)
 
 openai = pytest.importorskip("openai")
 
 
 @pytest.fixture
-def client(folder, tmp_path):  # noqa: F811
+def client(folder, tmp_path):
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
@@ -46,7 +46,7 @@ def client(folder, tmp_path):  # noqa: F811
         server.wait(timeout=60)
 
 
-def test_alpha_of_the_server_and_of_requests(client, folder, pictures):  # noqa: F811
+def test_alpha_of_the_server_and_of_requests(client, folder, pictures):
     data = base64.b64encode(Path(pictures[0]).read_bytes()).decode()
     asked = request("llava", pictures[:1], tokens=16)
     words = asked["prompt"].removeprefix("USER: <image>\n").removesuffix(" ASSISTANT:")
