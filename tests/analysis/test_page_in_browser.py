@@ -13,7 +13,7 @@ from sira_cli.analysis.page import make_page
 from tests.analysis.test_page import gallery, record
 from tests.support.browser import AXE, Browser, contrasts, violations, wait
 from tests.support.eval.writing import lines
-from tests.support.traces import CAPTION, HOSTILE, failed, hostile, looked_at, make_trace, write_traces
+from tests.support.traces import HOSTILE, failed, hostile, looked_at, make_trace, write_traces
 
 MINUS = "\N{MINUS SIGN}"
 OPEN = "document.querySelectorAll('details').forEach(details => details.open = true)"
@@ -57,23 +57,6 @@ def test_keys_walk_through_the_text_and_the_panel_follows(show, browser):
     shown = [float(text.removeprefix("<")) for text in texts(browser, ".chosen .number")]
     assert shown == pytest.approx([math.exp(view["logprob"]) for view in views], abs=1e-4)
     assert texts(browser, ".groups caption") == ["cat", "dog"]
-
-
-@pytest.mark.parametrize(
-    ("media", "scheme", "width", "count"),
-    [("screen", "light", 1280, 3), ("screen", "dark", 320, 1), ("screen", "dark", 320, 3), ("print", "dark", 680, 3)],
-)
-def test_nothing_is_wider_than_the_page(show, browser, photos, media, scheme, width, count):
-    long = make_trace(photos["tall"], text=f"A {'x' * 300} cat. {CAPTION}", tracked=("cat", "y" * 60), model="m" * 200)
-    features = [{"name": "prefers-color-scheme", "value": scheme}]
-    browser.devtools("Emulation.setEmulatedMedia", media=media, features=features)
-    browser.devtools("Emulation.setDeviceMetricsOverride", width=width, height=900, deviceScaleFactor=1, mobile=False)
-    show(*[long] * count)
-    browser.run(OPEN)
-    browser.run("document.querySelector('.strip .tok:nth-child(3)').click()")
-    assert browser.run("return document.documentElement.scrollWidth") <= width
-    paper = browser.run("return getComputedStyle(document.body).backgroundColor")
-    assert paper == ("rgb(20, 24, 28)" if (media, scheme) == ("screen", "dark") else "rgb(255, 255, 255)")
 
 
 @pytest.mark.smoke
