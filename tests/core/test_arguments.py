@@ -11,6 +11,7 @@ from torch import nn
 from transformers.cache_utils import DynamicCache
 
 from sira_cli.core import arguments, upstream
+from sira_cli.core.masks import has_rows
 from sira_cli.errors import UnsupportedModelError
 
 
@@ -36,6 +37,12 @@ def test_renamed_arguments_are_found_and_replaced():
     assert arguments.cache_name(Renamed.forward) == "store"
     with pytest.raises(UnsupportedModelError, match="several caches"):
         arguments.cache_of((cache,), {"store": DynamicCache()})
+
+
+def test_what_has_a_row_per_token():
+    """A position on each of three axes `[3, B, q]` is none, also where there are as many texts as they have tokens."""
+    shapes = {(4, 7, 8): True, (1, 7): True, (3, 4, 7): False, (3, 7, 7): False, (7,): False}
+    assert {shape: has_rows(torch.zeros(shape), 4, 7) for shape in shapes} == shapes
 
 
 def test_private_names_are_in_one_module():
