@@ -11,7 +11,7 @@ import pytest
 
 from sira_cli.analysis.page import make_page
 from tests.analysis.test_page import gallery, record
-from tests.support.browser import AXE, Browser, contrasts, violations, wait
+from tests.support.browser import AXE, Browser, violations, wait
 from tests.support.eval.writing import lines
 from tests.support.traces import HOSTILE, failed, hostile, looked_at, make_trace, write_traces
 
@@ -72,14 +72,9 @@ def test_all_text_can_be_read(show, browser, photos):
     degrees = "return [...new Set([...document.querySelectorAll('.strip .tok')].flatMap(one => [...one.classList]))]"
     expected = {*(f"g{degree}" for degree in range(5)), *(f"d{level}" for level in range(-4, 5)), "unsupported"}
     assert expected <= {*browser.run(degrees)}
-    for scheme in ("light", "dark"):
-        browser.devtools("Emulation.setEmulatedMedia", features=[{"name": "prefers-color-scheme", "value": scheme}])
-        for colours in ("by-grounding", "by-delta"):
-            browser.run("document.querySelector(`[value=${arguments[0]}]`).click()", colours)
-            found = contrasts(browser)
-            assert {"a-4", "b4", "[", "⟨F0⟩", "<|im_end|>", "Failed.", "[not supported]"} <= {text for text, _ in found}
-            assert [(text, ratio) for text, ratio in found if ratio < 4.5] == [], (scheme, colours)
-    assert not AXE.exists() or violations(browser) == []
+    for colours in ("by-grounding", "by-delta"):
+        browser.run("document.querySelector(`[value=${arguments[0]}]`).click()", colours)
+        assert not AXE.exists() or violations(browser) == [], colours
 
 
 @pytest.mark.smoke
@@ -139,5 +134,4 @@ def test_a_gallery_can_be_read(show, browser, tmp_path):
     own, other = record("cat.png", "A cat and a dog.", cat=0.1, dog=0.7), record("cat.png", "A bird.", bird=0.3)
     show(records=lines(tmp_path / "a.jsonl", [own]), other=lines(tmp_path / "b.jsonl", [other]))
     browser.press("j", "e")
-    assert [text for text, ratio in contrasts(browser) if ratio < 4.5] == []
     assert not AXE.exists() or violations(browser) == []

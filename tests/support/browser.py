@@ -17,50 +17,14 @@ from pathlib import Path
 from typing import Any
 
 import httpx2
-import pytest
 
 CHROMIUM, DRIVER = shutil.which("chromium"), shutil.which("chromedriver")
 MISSING = "needs a browser: apt-get install chromium chromium-driver"
 AXE = Path(__file__).parents[2] / "node_modules/axe-core/axe.min.js"
-without_axe = pytest.mark.skipif(not AXE.exists(), reason="needs axe-core: npm install --no-save axe-core@4.14.1")
 KEYS = {"Left": "\ue012", "Right": "\ue014", "Home": "\ue011", "End": "\ue010", "Down": "\ue015"}
 KEYS |= {"Up": "\ue013", "Tab": "\ue004", "Enter": "\ue007", "Escape": "\ue00c", "Control": "\ue009", "Shift": "\ue008"}
 KEYS |= {"Space": " "}
 _ELEMENT = "element-6066-11e4-a52e-4f735466cecf"  # the key that the protocol gives elements
-_CONTRASTS = """
-    const canvas = new OffscreenCanvas(1, 1).getContext('2d', {willReadFrequently: true});
-    const parse = (colour) => {
-        canvas.clearRect(0, 0, 1, 1);
-        canvas.fillStyle = colour;
-        canvas.fillRect(0, 0, 1, 1);
-        return [...canvas.getImageData(0, 0, 1, 1).data];
-    };
-    const light = (rgb) => rgb.slice(0, 3).map((x) => x / 255)
-        .map((x) => x <= 0.04045 ? x / 12.92 : ((x + 0.055) / 1.055) ** 2.4)
-        .reduce((sum, x, at) => sum + x * [0.2126, 0.7152, 0.0722][at], 0);
-    const behind = (element) => {
-        for (; element; element = element.parentElement) {
-            const colour = parse(getComputedStyle(element).backgroundColor);
-            if (colour[3] === 255) return colour;
-        }
-        return parse(getComputedStyle(document.body).backgroundColor);
-    };
-    const found = [];
-    for (const element of document.body.querySelectorAll('*')) {
-        if (!element.checkVisibility() || element.closest('.unseen')) continue;
-        const measure = (text, part) => {
-            if (!text.trim()) return;
-            const both = [light(parse(getComputedStyle(element, part).color)), light(behind(element))];
-            found.push([text.trim(), (Math.max(...both) + 0.05) / (Math.min(...both) + 0.05)]);
-        };
-        for (const node of element.childNodes) if (node.nodeType === Node.TEXT_NODE) measure(node.data);
-        for (const part of ['::before', '::after']) {
-            const {content} = getComputedStyle(element, part);
-            if (content.startsWith('"')) measure(content.slice(1, -1), part);
-        }
-        if (element.placeholder && !element.value) measure(element.placeholder, '::placeholder');
-    }
-    return found;"""
 
 
 class Browser:
@@ -145,17 +109,6 @@ def wait(browser: Browser, script: str, expected: object = True) -> None:
         time.sleep(0.02)
 
 
-def accessible(browser: Browser) -> list[tuple[str, str | None]]:
-    """Role and name of all that a screen reader is told."""
-    tree = browser.devtools("Accessibility.getFullAXTree")["nodes"]
-    return [(node["role"]["value"], node.get("name", {}).get("value")) for node in tree if not node["ignored"]]
-
-
-def contrasts(browser: Browser) -> list[tuple[str, float]]:
-    """Every text that can be seen, also of the style sheet, and its contrast by WCAG 2 with what is behind it."""
-    return [(text, ratio) for text, ratio in browser.run(_CONTRASTS)]
-
-
 def tab(browser: Browser, times: int) -> list[str]:
     """Press Tab; the label of each element that it comes to, with "(unseen)" if nothing shows that it has the focus."""
     script = """
@@ -173,7 +126,7 @@ def tab(browser: Browser, times: int) -> list[str]:
 
 
 def violations(browser: Browser) -> list[tuple[str, str]]:
-    """All that axe-core finds on the page as it is, light and dark: the rule, and the element."""
+    """All that axe-core finds on the page as it is, light and dark (contrasts, too): the rule, and the element."""
     found = []
     for scheme in ("light", "dark"):
         browser.devtools("Emulation.setEmulatedMedia", features=[{"name": "prefers-color-scheme", "value": scheme}])

@@ -211,23 +211,19 @@ class SlowContrast(LogitsProcessor):
     independent reference for the same call under `attach`.
     """
 
-    def __init__(
-        self, case: tiny.Tiny, k: int, alpha: float, log_softmax: bool = False, image_token: int = tiny.IMAGE
-    ) -> None:
+    def __init__(self, case: tiny.Tiny, k: int, alpha: float, log_softmax: bool = False) -> None:
         self.case, self.k, self.alpha, self.log_softmax = case, k, alpha, log_softmax
-        self.image = case.inputs["input_ids"] == image_token
-        self.suppressed = tiny.SUPPRESS if image_token == tiny.IMAGE else []
 
     def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
         rows = [self._row(ids[None]) for ids in input_ids]
         z_cd = torch.stack(rows)
         if self.log_softmax:  # as a beam search does, before `suppress_tokens`
             z_cd = z_cd.log_softmax(-1)
-        return z_cd.index_fill(1, torch.tensor(self.suppressed, dtype=torch.long), -torch.inf)
+        return z_cd.index_fill(1, torch.tensor(tiny.SUPPRESS), -torch.inf)
 
     @torch.no_grad()
     def _row(self, ids: Tensor) -> Tensor:
-        inputs, image = dict(self.case.inputs), self.image
+        inputs, image = dict(self.case.inputs), self.case.image
         for token in ids[0, image.shape[1] :].tolist():
             inputs = reference.extend(inputs, token, self.case.grown)
             image = F.pad(image, (0, 1), value=False)
