@@ -20,6 +20,7 @@ from queue import Empty, SimpleQueue
 from threading import Thread
 from typing import TYPE_CHECKING, Any, Self
 
+import psutil
 import torch
 from transformers import AutoModelForImageTextToText, GenerationConfig
 
@@ -61,6 +62,7 @@ def load(preset: Preset, method: Method, *, together: int = 1, at_once: Any = No
     Raises:
         SettingsError: vLLM is not installed, or cannot do what is asked for.
         UnsupportedModelError: SIRA cannot follow the model exactly, here or in vLLM.
+        SiraError: vLLM did not start.
     """
     combinations.check(preset, method, engine="vllm")
     for name, value in QUIET.items():
@@ -80,22 +82,34 @@ def load(preset: Preset, method: Method, *, together: int = 1, at_once: Any = No
         model.generation_config = GenerationConfig.from_pretrained(folder)
     lvlm = VllmLvlm(model.eval(), processor, preset, method, checkpoint.revision)
     sira = {KEY: {"k": lvlm.both_streams.k or lvlm.k, "alpha": lvlm.sira.alpha, "beta": lvlm.sira.beta}}
-    engine = vllm.LLM(
-        model=str(folder),
-        dtype=preset.load.dtype,
-        trust_remote_code=code,
-        max_num_seqs=at_once if isinstance(at_once, int) else MOST_AT_ONCE,
-        max_model_len=-1,  # as long as fits into memory
-        limit_mm_per_prompt={"image": together},
-        mm_processor_kwargs=_limits(preset, processor),
-        use_tqdm_on_load=False,
-        generation_config="vllm",  # no settings of sampling from the checkpoint's files
-        logprobs_mode="raw_logprobs",
-        structured_outputs_config={"backend": "guidance"},
-        additional_config=sira,
-    ).llm_engine
+    try:
+        engine = vllm.LLM(
+            model=str(folder),
+            dtype=preset.load.dtype,
+            trust_remote_code=code,
+            max_num_seqs=at_once if isinstance(at_once, int) else MOST_AT_ONCE,
+            max_model_len=-1,  # as long as fits into memory
+            limit_mm_per_prompt={"image": together},
+            mm_processor_kwargs=_limits(preset, processor),
+            use_tqdm_on_load=False,
+            generation_config="vllm",  # no settings of sampling from the checkpoint's files
+            logprobs_mode="raw_logprobs",
+            structured_outputs_config={"backend": "guidance"},
+            additional_config=sira,
+            **_memory(),
+        ).llm_engine
+    except RuntimeError as error:
+        raise SiraError(f"--engine vllm: vLLM did not start; its messages above tell why ({error})") from error
     lvlm.texts = Texts(engine)
     return lvlm
+
+
+def _memory() -> dict[str, float]:
+    """Return the share of the host's memory to reserve: without a GPU, vLLM would want more than others leave free."""
+    from vllm.platforms import current_platform
+
+    memory = psutil.virtual_memory()
+    return {"gpu_memory_utilization": 0.8 * memory.available / memory.total} if current_platform.is_cpu() else {}
 
 
 def _limits(preset: Preset, processor: Any) -> dict[str, Any] | None:
