@@ -23,6 +23,7 @@ from sira_cli.pictures.sources import located
 from sira_cli.run.records import hash_of
 
 INSTANCES = "instances_*.json"
+DECODED = 2  # pictures whose bytes and samples wait for the next question about them
 Outline = tuple[float, ...]  # corners x, y, x, y, ... in pixels
 
 

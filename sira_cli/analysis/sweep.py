@@ -18,7 +18,7 @@ import torch
 
 from sira_cli import methods
 from sira_cli.analysis.experiment import Events, ModelReport, Units, draw_line, new_figure, run_missing
-from sira_cli.analysis.questions import Question, QuestionSet
+from sira_cli.analysis.questions import DECODED, Question, QuestionSet
 from sira_cli.core.families import find_backbone
 from sira_cli.core.passes import next_token
 from sira_cli.core.rules import contrast, plausible
@@ -36,7 +36,6 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure as Plot
 
 VALUES = 6  # number of values of K, unless they are given
-DECODED = 2  # pictures whose bytes and samples wait for the next question about them
 SCORE, MEAN = "accuracy", "mean accuracy"  # the deciding figure of answers
 CAPTIONS = ("CHAIRs", "CHAIRi", "coverage")  # figures in the table
 # Rules for the best setting, which were fixed before any measurement.

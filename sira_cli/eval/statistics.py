@@ -4,8 +4,7 @@ Answers about one picture are alike, so pictures are the units. A share has Wils
 answers (Kish 1965): the number of independent answers that would scatter like these pictures. The scatter of few wrong
 answers is uncertain, so one prior answer is added that scatters as if all answers about a picture were equal; if all
 answers are right, the effective number is the number of pictures. A paired difference is the share of gains less the
-share of losses, and their intervals make one (MOVER: Newcombe 1998; Zou and Donner 2008). `tools/coverage.py`
-measures how often intervals hold the true value.
+share of losses, and their intervals make one (MOVER: Newcombe 1998; Zou and Donner 2008).
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ Figures = Callable[[Mapping[str, float]], dict[str, float]]  # from sums of coun
 Z = 1.959963984540054  # 97.5 % of the normal distribution lies below
 STEP = 1e-4  # of a count, for central differences
 PRIOR = 1.0  # answers
-PRIOR_CHANGES = 0.15  # among the gains, and among the losses; both were chosen by simulations (`tools/coverage.py`)
+PRIOR_CHANGES = 0.15  # among the gains, and among the losses; both were chosen by simulations
 
 
 @dataclass

@@ -23,7 +23,7 @@ from torch.nn import functional as F
 
 from sira_cli._version import __version__
 from sira_cli.analysis.experiment import Events, Units, run_missing
-from sira_cli.analysis.questions import Question, QuestionSet, black_out
+from sira_cli.analysis.questions import DECODED, Question, QuestionSet, black_out
 from sira_cli.core.families import find_backbone, output_projections
 from sira_cli.core.hooks import attached_hooks
 from sira_cli.core.passes import followed
@@ -41,7 +41,6 @@ if TYPE_CHECKING:
 
 BLUR = 5.0  # radius of the Gaussian, in pixels of the picture as it is opened
 SEED = 0  # of the halves of the probe
-DECODED = 2  # pictures whose bytes and samples wait for the next question about them
 YES, NO = "yes", "no"  # as POPE's files spell them, and the published code takes them
 STEPS, HALVINGS = 100, 30  # of the probe, at most
 DONE = 1e-8  # largest change of a weight in the probe's last step

@@ -9,6 +9,7 @@ from __future__ import annotations
 import copy
 import functools
 import inspect
+import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import MISSING, Field, asdict, dataclass, field, fields, is_dataclass
 from pathlib import Path
@@ -287,8 +288,7 @@ class EngineOptions(Group, title="Speed"):
     )
 
     def __post_init__(self) -> None:
-        name, _, workers = self.engine.partition(":")
-        if self.engine not in ("local", "vllm") and (name != "ray" or (workers.strip("0") and not workers.isdecimal())):
+        if not re.fullmatch(r"local|vllm|ray(:0*[1-9][0-9]*)?", self.engine):
             raise SettingsError(f"--engine {self.engine}: expected local, vllm, ray, or ray:N for N workers")
 
     @property
