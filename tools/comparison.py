@@ -16,14 +16,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from pydantic import TypeAdapter
+
 from sira_cli.analysis.bench.measure import Spread
 from sira_cli.analysis.experiment import Units
-from sira_cli.demo.measure import CAPTION_FIGURES, SceneReport, load_method, markdown, measure
+from sira_cli.demo.measure import CAPTION_FIGURES, SceneReport, markdown, measure
 from sira_cli.demo.questions import Questions, held_out
 from sira_cli.demo.scenes import TEST_SEEDS, Scene, render
 from sira_cli.errors import SiraError
 from sira_cli.methods import METHODS, find
-from sira_cli.run.lvlm import Lvlm
+from sira_cli.run.lvlm import Lvlm, load
 from tools.choose import FOLDER, Chosen, method_of, read_chosen
 
 FILE = FOLDER / "figures.json"
@@ -43,21 +45,13 @@ class Comparison:
     timed: int  # number of scenes for `cost`
 
     def to_json(self) -> str:
-        """Return one JSON object; `from_json` reads it."""
-        content = dataclasses.asdict(self) | {"report": self.report.to_json()}
-        return json.dumps(content, indent=1, default=dataclasses.asdict)
+        """Return one JSON object; `read` reads it."""
+        return json.dumps(dataclasses.asdict(self), indent=1)
 
     @classmethod
-    def from_json(cls, text: str) -> Comparison:
-        """Make a comparison from the JSON of `to_json`."""
-        content = json.loads(text)
-        cost = {name: Spread(**row) for name, row in content["cost"].items()}
-        return cls(**content | {"report": SceneReport.from_json(content["report"]), "cost": cost})
-
-    @classmethod
-    def shipped(cls, path: Path = FILE) -> Comparison:
-        """Return the comparison on the test scenes."""
-        return cls.from_json(path.read_text(encoding="utf-8"))
+    def read(cls, path: Path = FILE) -> Comparison:
+        """Read a comparison, by default the one on the test scenes."""
+        return TypeAdapter(cls).validate_json(path.read_text(encoding="utf-8"))
 
     def table(self) -> str:
         """Return settings, figures and cost in Markdown, a row per method."""
@@ -120,7 +114,7 @@ def caption_costs(methods: Mapping[str, Lvlm], scenes: Sequence[Scene]) -> dict[
 
 def load_all(names: Sequence[str], chosen: Mapping[str, Chosen]) -> tuple[dict[str, Lvlm], dict[str, str]]:
     """Load the bundled model once, and put it under each of several methods with the settings chosen for them."""
-    greedy, failed = load_method("greedy"), {}
+    greedy, failed = load("demo", method="greedy"), {}
     found = {"greedy": greedy}
     for name in names:
         try:

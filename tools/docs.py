@@ -40,7 +40,7 @@ WIDTH = 132
 
 def verified_figures() -> str:
     """Return the effect of a second look on captions of the test scenes."""
-    return _narrow(verified.VerifiedReport.shipped().table(), without=verified.COLUMNS["CHAIRs"])
+    return _narrow(verified.VerifiedReport.read().table(), without=verified.COLUMNS["CHAIRs"])
 
 
 def families_table() -> str:
@@ -208,7 +208,7 @@ def bench_report(name: str) -> BenchReport:
 
 def methods_figures() -> str:
     """Return all figures of captions and answers, with settings."""
-    return _narrow(comparison.Comparison.shipped().tables(), without="CHAIRs")
+    return _narrow(comparison.Comparison.read().tables(), without="CHAIRs")
 
 
 def ledger_cost() -> str:
@@ -266,7 +266,7 @@ def example() -> str:
 
 def effect() -> str:
     """Return hallucination, coverage and time of the ways to caption the test scenes."""
-    compared, looked = comparison.Comparison.shipped(), verified.VerifiedReport.shipped()
+    compared, looked = comparison.Comparison.read(), verified.VerifiedReport.read()
     timed = _record("cpu-demo-captions")
     alone, folder = (timed["seconds"][batch] for batch in ("1", str(speed.BATCH)))
     rows = [["captions by", "CHAIRi: objects hallucinated", "coverage: objects named", "one picture takes"]]

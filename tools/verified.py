@@ -14,6 +14,8 @@ from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 
+from pydantic import TypeAdapter
+
 from sira_cli.analysis.bench.measure import Spread, device_name
 from sira_cli.analysis.experiment import Units
 from sira_cli.demo.measure import SceneReport, batches, load_methods, markdown, outcomes, unit
@@ -49,21 +51,13 @@ class VerifiedReport:
     machine: str  # where they were timed
 
     def to_json(self) -> str:
-        """Return one JSON object; `from_json` reads it."""
-        content = dataclasses.asdict(self) | {"report": self.report.to_json()}
-        return json.dumps(content, indent=1, default=dataclasses.asdict)
+        """Return one JSON object; `read` reads it."""
+        return json.dumps(dataclasses.asdict(self), indent=1)
 
     @classmethod
-    def from_json(cls, text: str) -> VerifiedReport:
-        """Make a report from the JSON of `to_json`."""
-        content = json.loads(text)
-        seconds = {name: Spread(**row) for name, row in content["seconds"].items()}
-        return cls(SceneReport.from_json(content["report"]), seconds, content["timed"], content["machine"])
-
-    @classmethod
-    def shipped(cls, path: Path = FILE) -> VerifiedReport:
-        """Return the figures on the test scenes."""
-        return cls.from_json(path.read_text(encoding="utf-8"))
+    def read(cls, path: Path = FILE) -> VerifiedReport:
+        """Read a report, by default the one on the test scenes."""
+        return TypeAdapter(cls).validate_json(path.read_text(encoding="utf-8"))
 
     def table(self) -> str:
         """Return the figures in Markdown, a row per way to make captions."""
@@ -92,23 +86,21 @@ def measure_verified(
     on_progress: Callable[[int], None] = lambda done: None,
     units: Units[list[str]] | None = None,
 ) -> SceneReport:
-    """Caption scenes, take second looks, and compare all texts with the first method's drafts."""
+    """Caption scenes without and with second looks, and compare all texts with the first method's captions."""
     kept = Units[list[str]]() if units is None else units
-    names = [*methods, *(looked(*look) for look in looks)]
-    tallies = {name: Tally() for name in names}
-    under = {name: (lvlm.preset, lvlm.decoder) for name, lvlm in methods.items()}
-    answering = [(name, looked(name, verify), Caption.of(*under[name], verify=verify)) for name, verify in looks]
+    ways: list[tuple[str, str, Verify | None]] = [(name, name, None) for name in methods]
+    ways += [(looked(*look), *look) for look in looks]
+    names, tallies = [own for own, _, _ in ways], {own: Tally() for own, _, _ in ways}
     for number, batch in enumerate(batches(scenes, BATCH)):
-        for name, own, look in answering:
-            lvlm, digest = methods[name], hash_of(verify=look.how)[:16]
-            named = {scene: f"{unit(lvlm, scene, [])}, second look {digest}" for scene in batch}
+        for own, name, verify in ways:
+            lvlm = methods[name]
+            task = Caption.of(lvlm.preset, lvlm.decoder, verify=verify)
+            look = f", second look {hash_of(verify=task.how)[:16]}" if verify else ""
+            named = {scene: unit(lvlm, scene, []) + look for scene in batch}
             todo = [scene for scene in batch if named[scene] not in kept]
-            kept.add(dict(zip((named[scene] for scene in todo), _texts(lvlm, look, todo), strict=True)))
-            for scene in batch:
-                draft, text, *_ = kept[named[scene]]
-                # The first look's: a guided draft has a cut-off.
-                tallies[name].counts.setdefault(str(scene.seed), _counts(scene, draft))
-                tallies[own].counts[str(scene.seed)] = _counts(scene, text)
+            texts = ([text] for text in _texts(lvlm, task, todo))
+            kept.add(dict(zip((named[scene] for scene in todo), texts, strict=True)))
+            tallies[own].counts |= {str(scene.seed): _counts(scene, *kept[named[scene]]) for scene in batch}
         on_progress(min(len(scenes), (number + 1) * BATCH))
     compared, (first, *others) = MethodFigures.of(tallies, _figures, _DENOMINATORS), names
     return SceneReport(
@@ -136,16 +128,12 @@ def _figures(total: Mapping[str, float]) -> dict[str, float]:
     }
 
 
-def _texts(lvlm: Lvlm, look: Caption, scenes: Sequence[Scene]) -> list[list[str]]:
-    """Return draft and text of each caption."""
-    found = []
+def _texts(lvlm: Lvlm, task: Caption, scenes: Sequence[Scene]) -> list[str]:
+    found = list[str]()
     for part in batches(scenes, BATCH if lvlm.batches else 1):
         pictures, prompts = [render(scene)[0] for scene in part], [lvlm.preset.prompts.caption] * len(part)
         seeds = lvlm.text_seeds([str(scene.seed) for scene in part], prompts)
-        answers = look.decoded(lvlm, pictures, lvlm.prepare(pictures, prompts), seeds)
-        for answer in answers:
-            draft = answer.text if answer.draft is None else answer.draft
-            found.append([draft, answer.text])
+        found += [answer.text for answer in task.decoded(lvlm, pictures, lvlm.prepare(pictures, prompts), seeds)]
     return found
 
 

@@ -8,13 +8,14 @@ import pytest
 
 from sira_cli.analysis.bench.measure import Spread
 from sira_cli.analysis.sweep import by_captions
-from sira_cli.demo.measure import SceneReport, load_method
+from sira_cli.demo.measure import SceneReport
 from sira_cli.demo.questions import SPLITS, held_out
 from sira_cli.demo.scenes import TEST_SEEDS, Scene
 from sira_cli.errors import SettingsError
 from sira_cli.eval.statistics import Figure
 from sira_cli.methods import METHODS
 from sira_cli.methods.vcd import Vcd
+from sira_cli.run.lvlm import load
 from tools import choose
 from tools import comparison as comparison_module
 from tools.choose import Chosen, Tried, method_of, read_chosen, write_chosen
@@ -116,8 +117,9 @@ def test_tables_say_figures_differences_settings_and_cost():
     assert "median of 20" in comparison().legend()
 
 
-def test_a_comparison_is_read_as_it_was_written():
-    assert Comparison.from_json(comparison().to_json()) == comparison()
+def test_a_comparison_is_read_as_it_was_written(tmp_path):
+    (tmp_path / "made.json").write_text(comparison().to_json(), encoding="utf-8")
+    assert Comparison.read(tmp_path / "made.json") == comparison()
 
 
 # --- the command line
@@ -125,14 +127,14 @@ def test_a_comparison_is_read_as_it_was_written():
 
 @pytest.mark.slow
 def test_it_measures_methods_beside_greedy(tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr(comparison_module, "load_method", partial(load_method, max_new_tokens=8))
+    monkeypatch.setattr(comparison_module, "load", partial(load, max_new_tokens=8))
     monkeypatch.setattr(comparison_module, "Questions", partial(comparison_module.Questions, sample=50))
 
     def run() -> tuple[Comparison, str]:
         given = ["sira", "m3id", "--count", 2, "--texts", tmp_path / "texts.jsonl", "--output", tmp_path / "found.json"]
         monkeypatch.setattr("sys.argv", ["comparison", *map(str, given)])
         comparison_module.main()
-        return Comparison.shipped(tmp_path / "found.json"), capsys.readouterr().out
+        return Comparison.read(tmp_path / "found.json"), capsys.readouterr().out
 
     found, out = run()
     assert list(found.report.figures) == list(found.cost) == ["greedy", "sira", "m3id"]
@@ -149,7 +151,7 @@ def test_it_measures_methods_beside_greedy(tmp_path, monkeypatch, capsys):
 
 
 def test_what_ships_was_measured_on_all_test_scenes_under_the_chosen_settings():
-    shipped, chosen = Comparison.shipped(), read_chosen()
+    shipped, chosen = Comparison.read(), read_chosen()
     assert shipped.report.scenes >= 1000
     assert {"greedy", "sira"} <= {*shipped.report.figures} <= {*METHODS}
     for name in shipped.report.figures:

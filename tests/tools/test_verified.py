@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 
 from sira_cli.analysis.experiment import Units
-from sira_cli.demo.measure import load_method
 from sira_cli.demo.questions import hallucinated, held_out
 from sira_cli.demo.scenes import VALIDATION_SEEDS, render
 from sira_cli.look.claims import Verify
+from sira_cli.run.lvlm import load
 from tools.verified import measure_verified
 
 LOOK = Verify(min_support=0.5, mode="guide")
@@ -17,7 +17,7 @@ LOOKS = [("greedy", LOOK)]
 
 @pytest.fixture(scope="module")
 def greedy():
-    return load_method("greedy")
+    return load("demo", method="greedy")
 
 
 @pytest.fixture(scope="module")
@@ -36,13 +36,13 @@ def measured(greedy, scenes, tmp_path_factory):
     return path, found
 
 
-def test_figures_are_those_of_drafts_and_texts(greedy, scenes, measured):
+def test_figures_are_those_of_the_texts(greedy, scenes, measured):
     _, report = measured
     assert list(report.figures) == ["greedy", "greedy + guide"]
     results = [greedy.caption(render(scene)[0], verify=LOOK) for scene in scenes]
     words = sum(len(result.text.split()) for result in results) / 2
     assert report.figures["greedy + guide"]["words"].value == pytest.approx(words)
-    texts = {"greedy": [result.draft or result.text for result in results]}
+    texts = {"greedy": [greedy.caption(render(scene)[0]).text for scene in scenes]}
     texts["greedy + guide"] = [result.text for result in results]
     wrong = {name: sum(bool(hallucinated(*pair)) for pair in zip(scenes, texts[name], strict=True)) for name in texts}
     assert wrong["greedy"] > 0
