@@ -24,7 +24,7 @@ MODULES = [*(ROOT / "sira_cli").rglob("*.py"), *(ROOT / "tools").glob("*.py")]
 ALLOWED = (
     "a dog beside a tree",  # a caption
     "if it goes behind",  # in a scene
-    "and whose CHAIRi is, the one with the least CHAIRi; where there is none",  # the rule as choice.json holds it
+    "and whose CHAIRi is, the one with the least CHAIRi; where there is none",  # the rule of `sira sweep`
 )
 _ATTRIBUTE = re.compile(r"\s*(behind|anew|beside): ")  # in a docstring: the name of an attribute or argument
 

@@ -1,7 +1,7 @@
 """Measure a trained model on the test scenes and write its card: `python -m tools.card`.
 
 K and alpha are the preset's, chosen on the validation scenes by `sira sweep --captions --json`, whose output is
-`choice.json`. The test scenes are for released models; trials use the validation scenes.
+`compared/sira.json`. The test scenes are for released models; trials use the validation scenes.
 """
 
 from __future__ import annotations
@@ -10,22 +10,40 @@ import argparse
 import dataclasses
 import json
 import platform
+from collections.abc import Mapping, Sequence
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 import torch
 import transformers
-import yaml
 
+from sira_cli.analysis.experiment import Units
 from sira_cli.analysis.sweep import GREEDY, SweepReport, by_captions
-from sira_cli.demo.measure import SceneReport, load_methods, markdown, measure, read_figures
-from sira_cli.demo.questions import Questions, held_out
-from sira_cli.demo.scenes import OBJECTS, PLACES, STRAY, TEST_SEEDS, TRAINING_SEEDS, VALIDATION_SEEDS, WEAK
+from sira_cli.demo.measure import FIGURES, SceneReport, batches, load_methods, markdown, measure, read_figures, texts_of
+from sira_cli.demo.questions import Questions, held_out, mentions
+from sira_cli.demo.scenes import (
+    OBJECTS,
+    PLACES,
+    STRAY,
+    TEST_SEEDS,
+    TRAINING_SEEDS,
+    VALIDATION_SEEDS,
+    WEAK,
+    Scene,
+    render,
+)
+from sira_cli.eval.statistics import Figure, MethodFigures, Tally, ratio
 from sira_cli.models.presets import BUNDLED_FOLDER
+from sira_cli.models.schema import Schema
+from sira_cli.run.lvlm import Lvlm
+from tools.choose import FOLDER
 from tools.language import TYPICAL_SHARE
-from tools.support import from_json, measure_words, words_table
+from tools.support import BATCH, from_json, measure_words, words_table
 from tools.texts import BLIND_QUESTIONS, OTHER_QUESTIONS
 
+TRAINING = BUNDLED_FOLDER / "training.json"  # by `tools.train`
+CHOSEN = FOLDER / "sira.json"  # by `sira sweep`
 CHOICE = ("CHAIRs", "CHAIRi", "coverage", "words", "random accuracy", "adversarial accuracy", "adversarial yes")
 CARD = """\
 ---
@@ -85,6 +103,11 @@ grounding: probability under the contrast. delta: z_full - z_cf. probability: un
 
 {words}
 
+Kinds of objects named in captions, and in lists (`--tags`): F1, in percent. Brackets: paired difference to the
+captions, ± half its 95 % interval.
+
+{tags}
+
 [The second look and other methods](../../../docs/results.md) on the same scenes.
 
 ## Limits
@@ -140,6 +163,7 @@ def card(figures: dict[str, Any], sira: Any, training: dict[str, Any], choice: d
         outcomes=report.outcomes_line(),
         answers=report.answers_table(),
         words=words_table(from_json(figures["words"])),
+        tags=tags_table(figures["tags"]),
     )
 
 
@@ -158,9 +182,9 @@ def _training_lines(training: dict[str, Any]) -> list[str]:
         ),
         f"The same, and in which row and column the patch is: {recipe['placing_steps']:,} steps, {minutes('placing')}.",
         (
-            "Decoder, on the frozen image features: a caption of each picture and "
-            f"{recipe['questions'] + OTHER_QUESTIONS} questions about it, and, as large models learn from texts too, "
-            f"a caption of another scene and {BLIND_QUESTIONS} questions about that without a picture: "
+            "Decoder, on the frozen image features: a caption of each picture, its kinds of objects as a JSON list, "
+            f"and {recipe['questions'] + OTHER_QUESTIONS} questions about it, and, as large models learn from texts "
+            f"too, a caption of another scene and {BLIND_QUESTIONS} questions about that without a picture: "
             f"{recipe['language_steps']:,} steps of {recipe['language_batch']} pictures, {minutes('language')}."
         ),
     ]
@@ -170,37 +194,65 @@ def _span(seeds: range) -> str:
     return f"{seeds.start:,} to {seeds.stop - 1:,}"
 
 
-def write_figures(folder: Path, report: SceneReport, words: dict[str, dict[str, Any]]) -> None:
-    """Write the files that `read_figures` reads.
+def measure_tags(methods: Mapping[str, Lvlm], scenes: Sequence[Scene]) -> dict[str, dict[str, Figure]]:
+    """Measure the F1 of the kinds of objects in each decoder's captions and lists, and the paired difference."""
+    found, schema = {}, Schema.of("tags")
+    for name, lvlm in methods.items():
+        tallies = {"captions": Tally(), "tags": Tally()}
+        for batch in batches(scenes, BATCH):
+            pictures = [render(scene)[0] for scene in batch]
+            captions = texts_of(lvlm, pictures, [lvlm.preset.prompts.caption] * len(batch))
+            lists = lvlm.answer(lvlm.prepare(pictures, [schema.prompt] * len(batch)), schemas=[schema] * len(batch))
+            for scene, caption, listed in zip(batch, captions, lists, strict=True):
+                kinds = {"captions": {kind for _, _, kind in mentions(caption)}, "tags": {*(listed.data or ())}}
+                for way, named in kinds.items():
+                    row = {"named": len(named), "objects": len(scene.objects), "right": len(named & {*scene.objects})}
+                    tallies[way].counts[str(scene.seed)] = {key: float(count) for key, count in row.items()}
+        compared = MethodFigures.of(tallies, _f1)
+        change = compared.differences("tags", "captions")
+        found[name] = {way: compared.figures(way)["F1"] for way in tallies} | {"difference": change["F1"]}
+    return found
 
-    In two files: figures.json is a part of the fingerprint of the bundled model, which old records hold.
-    """
-    more = {"outcomes": report.outcomes, "by_doubt": {name: row["by_doubt"] for name, row in words.items()}}
-    rest = {name: {key: value for key, value in row.items() if key != "by_doubt"} for name, row in words.items()}
-    figures = {**report.to_json(), "words": rest}
-    del figures["outcomes"]
-    content = json.dumps(figures, indent=1, default=dataclasses.asdict) + "\n"
-    (folder / "figures.json").write_text(content, encoding="utf-8")
-    (folder / "outcomes.yaml").write_text(yaml.safe_dump(more, sort_keys=False), encoding="utf-8")
+
+def _f1(total: Mapping[str, float]) -> dict[str, float]:
+    return {"F1": 200 * ratio(total["right"], total["named"] + total["objects"])}
+
+
+def tags_table(found: dict[str, dict[str, Any]]) -> str:
+    """Return the table in Markdown, of `measure_tags` or its JSON."""
+    rows = [["", "captions", "tags"]]
+    for name, row in found.items():
+        captions, tags, difference = (Figure(**row[key]) for key in ("captions", "tags", "difference"))
+        rows.append([name, f"{captions}", f"{tags.value:.1f} ({difference:+})"])
+    return markdown(rows)
+
+
+def write_figures(
+    report: SceneReport, words: dict[str, dict[str, Any]], tags: dict[str, Any], path: Path = FIGURES
+) -> None:
+    """Write the file that `read_figures` reads."""
+    content = json.dumps({**report.to_json(), "words": words, "tags": tags}, indent=1, default=dataclasses.asdict)
+    path.write_text(content + "\n", encoding="utf-8")
 
 
 def main() -> None:
     """Run the command line."""
     parser = argparse.ArgumentParser(prog="python -m tools.card", description=__doc__)
-    parser.add_argument("--model", type=Path, default=BUNDLED_FOLDER, help="the checkpoint's folder")
     parser.add_argument("--count", type=int, default=1_000, help="scenes")
+    parser.add_argument("--texts", type=Path, metavar="FILE.jsonl", help="kept texts, as of `tools.comparison`")
     parser.add_argument("--text-only", action="store_true", help="rewrite the card, measure nothing")
     given = parser.parse_args()
-    methods = load_methods(given.model)
+    methods = load_methods()
     if not given.text_only:
         scenes = [held_out(seed) for seed in TEST_SEEDS[: given.count]]
-        report = measure(
-            methods, scenes, Questions(), lambda done: print(f"{done} of {given.count} scenes", flush=True)
-        )
-        write_figures(given.model, report, measure_words(methods, scenes))
-    training, choice = (json.loads((given.model / f"{name}.json").read_text()) for name in ("training", "choice"))
-    text = card(read_figures(given.model), methods["sira"], training, choice)
-    (given.model / "README.md").write_text(text, encoding="utf-8")
+        said = lambda done: print(f"{done} of {given.count} scenes", flush=True)  # noqa: E731
+        with closing(Units[list[str]](given.texts)) as units:
+            units.begin({"scenes": "drawn"})
+            report = measure(methods, scenes, Questions(), said, units)
+        write_figures(report, measure_words(methods, scenes), measure_tags(methods, scenes))
+    training, choice = (json.loads(path.read_text(encoding="utf-8")) for path in (TRAINING, CHOSEN))
+    text = card(read_figures(), methods["sira"], training, choice)
+    (BUNDLED_FOLDER / "README.md").write_text(text, encoding="utf-8")
     print(text)
 
 

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors.torch import load_file, save_file
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, processors, trainers
 from transformers import LlavaConfig, LlavaForConditionalGeneration, PreTrainedTokenizerFast
 
@@ -68,8 +69,8 @@ def make_model(tokenizer: PreTrainedTokenizerFast, seed: int) -> Any:
             "hidden_size": WIDTH,
             "intermediate_size": 448,
             "num_hidden_layers": 8,
-            "num_attention_heads": 4,
-            "num_key_value_heads": 4,
+            "num_attention_heads": 3,  # of 64, the smallest that vLLM takes on a CPU
+            "num_key_value_heads": 3,
             "max_position_embeddings": 1024,
             "bos_token_id": tokenizer.bos_token_id,
             "eos_token_id": tokenizer.eos_token_id,
@@ -91,6 +92,10 @@ def save(model: Any, tokenizer: PreTrainedTokenizerFast, folder: Path, dtype: to
     """Write config.json, model.safetensors, tokenizer.json, preprocessor_config.json, chat_template.jinja, ..."""
     tokenizer.save_pretrained(folder)
     model.to(dtype).save_pretrained(folder)
+    tensors = load_file(folder / "model.safetensors")
+    tower = "vision_tower."  # whose names transformers shortens; released LLaVA checkpoints have them in full
+    named = {name.replace(tower, f"{tower}vision_model.", 1): tensor for name, tensor in tensors.items()}
+    save_file(named, folder / "model.safetensors", metadata={"format": "pt"})
     _write_json(
         folder / "preprocessor_config.json",
         {

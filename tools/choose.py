@@ -19,12 +19,13 @@ import yaml
 
 from sira_cli.analysis.experiment import Units
 from sira_cli.analysis.sweep import CAPTIONS_RULE, by_captions, captions_fit
-from sira_cli.demo.measure import load_method, measure
+from sira_cli.demo.measure import measure
 from sira_cli.demo.questions import Questions, SceneQuestion, held_out
 from sira_cli.demo.scenes import VALIDATION_SEEDS, Scene
 from sira_cli.eval.statistics import Figure
 from sira_cli.methods import METHODS, find
 from sira_cli.methods.base import Method
+from sira_cli.run.lvlm import load
 
 FOLDER = Path(__file__).parent / "compared"
 FILE = FOLDER / "settings.yaml"
@@ -36,6 +37,9 @@ GRIDS: dict[str, dict[str, tuple[Any, ...]]] = {
     "vcd": {"alpha": (0.5, 1.0), "noise_step": (300, 500, 700)},
     "icd": {"alpha": (0.25, 0.5, 1.0)},
     "m3id": {"decay": (0.005, 0.01, 0.02, 0.05)},
+    "flb": {"gamma": (0.1, 0.3, 0.6)},
+    "pai": {"raised": (0.1, 0.2, 0.5), "gamma": (1.1, 1.5)},
+    "vista": {"strength": (None, 0.05, 0.1), "mix": (0.0, 0.3)},
     "sid": {"alpha": (0.5, 1.0), "visible": (6, 13, 25)},
     "dola": {"bucket": (None, "high"), "relative_top": (0.01, 0.1)},
     "opera": {"penalty": (0.5, 1.0), "damping": (1e-7, 1.0)},
@@ -105,7 +109,7 @@ def choose(names: Sequence[str], scenes: int, units: Units[list[str]]) -> dict[s
 
     Questions are asked only under settings whose captions fulfil the rule; elsewhere no answer could change the choice.
     """
-    greedy = load_method("greedy")
+    greedy = load("demo", method="greedy")
     subjects = [held_out(seed) for seed in VALIDATION_SEEDS[:scenes]]
     found = {}
     for name in names:

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass
 
 import numpy as np
 
-from sira_cli.demo.questions import LEXICON, NUMBERS, article, caption, choose, place_of, yes_no_question
+from sira_cli.demo.questions import LEXICON, NUMBERS, article, by_salience, caption, choose, place_of, yes_no_question
 from sira_cli.demo.scenes import COLORS, OBJECTS, PLACES, Scene, make_scene
 from sira_cli.eval.benchmark import ONE_WORD
+from sira_cli.models.schema import Schema
 
 CAPTION_PROMPTS = (
     "Please describe this image in detail.",
@@ -17,6 +19,8 @@ CAPTION_PROMPTS = (
     "What is in this picture?",
     "Write a caption for this image.",
 )
+
+TAGS_PROMPT = Schema.of("tags").prompt
 
 YES_NO = (
     "Is there {a} {name} in the image?",
@@ -39,6 +43,11 @@ class Exchange:
 
     prompt: str
     answer: str
+
+
+def tags(scene: Scene) -> str:
+    """Return every kind of object as a JSON list, the most conspicuous first."""
+    return json.dumps(by_salience(scene))
 
 
 def questions(scene: Scene, rng: np.random.Generator, yes_no: int = 6, others: int = 4) -> list[Exchange]:
@@ -84,5 +93,6 @@ def corpus(seed: int, size: int) -> list[str]:
     for index in range(size):
         rng = np.random.default_rng([seed, index, 2])
         scene = make_scene(index)
-        texts += [caption(scene, rng), *(f"{turn.prompt} {turn.answer}" for turn in questions(scene, rng))]
+        texts += [caption(scene, rng), f"{TAGS_PROMPT}\n{tags(scene)}"]
+        texts += [f"{turn.prompt} {turn.answer}" for turn in questions(scene, rng)]
     return texts

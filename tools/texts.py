@@ -12,7 +12,7 @@ from torch.utils.data import Dataset
 from sira_cli.demo.questions import caption
 from sira_cli.demo.scenes import Scene, make_scene
 from tools.checkpoint import IMAGE_TOKENS
-from tools.language import CAPTION_PROMPTS, Exchange, questions
+from tools.language import CAPTION_PROMPTS, TAGS_PROMPT, Exchange, questions, tags
 
 PREFIX = "USER: "  # the start of a prompt, before the image tokens
 OTHER_QUESTIONS = 2  # per picture, other than whether something is there
@@ -82,14 +82,15 @@ class Texts(Dataset[dict[str, torch.Tensor]]):
         weights = [0.0] * len(tokens)
         other = make_scene(int(rng.integers(self.recipe.language_scenes)))
         asked = questions(scene, rng, self.recipe.questions, OTHER_QUESTIONS)
-        turns = [Exchange(self._request(rng), caption(scene, rng)), *asked]
+        turns = [Exchange(self._request(rng), caption(scene, rng)), Exchange(TAGS_PROMPT, tags(scene)), *asked]
         blind = len(turns)
         turns.append(Exchange(self._request(rng), caption(other, rng)))
         turns += questions(other, rng, BLIND_QUESTIONS, 0)
         for number, turn in enumerate(turns):
             prompt = self.tokenizer(f"\n{turn.prompt} ASSISTANT:", add_special_tokens=False).input_ids
-            answer = self.tokenizer(f" {turn.answer}</s>", add_special_tokens=False).input_ids
-            first = 1.0 if number in (0, blind) else ANSWER_WEIGHT
+            space = "" if turn.answer.startswith("[") else " "  # a text that follows a schema begins with its bracket
+            answer = self.tokenizer(f"{space}{turn.answer}</s>", add_special_tokens=False).input_ids
+            first = 1.0 if number in (0, 1, blind) else ANSWER_WEIGHT
             tokens += prompt + answer
             positions += range(len(self.prefix), len(self.prefix) + len(prompt) + len(answer))
             segments += [number] * (len(prompt) + len(answer))

@@ -155,16 +155,17 @@ def train_language(model: Any, features: np.ndarray, tokenizer: Any, recipe: Rec
             image = torch.from_numpy(features[batch["index"].numpy()]).float()
             embedded = model.get_input_embeddings()(batch["token"])  # [B, S, WIDTH]
             embedded = torch.cat([embedded[:, :first], image, embedded[:, first + IMAGE_TOKENS :]], dim=1)
-            hidden = model.model.language_model(
-                inputs_embeds=embedded,
-                attention_mask=attention_mask(batch["segment"], batch["seeing"]),
-                position_ids=batch["position"],
-                use_cache=False,
-            ).last_hidden_state
             weight = batch["weight"][:, 1:].float()
             wanted = weight > 0
-            logits = model.lm_head(hidden[:, :-1][wanted])  # [tokens of answers, V]
-            loss = F.cross_entropy(logits, batch["token"][:, 1:][wanted], reduction="none")
+            with torch.autocast("cpu", torch.bfloat16):
+                hidden = model.model.language_model(
+                    inputs_embeds=embedded,
+                    attention_mask=attention_mask(batch["segment"], batch["seeing"]),
+                    position_ids=batch["position"],
+                    use_cache=False,
+                ).last_hidden_state
+                logits = model.lm_head(hidden[:, :-1][wanted])  # [tokens of answers, V]
+            loss = F.cross_entropy(logits.float(), batch["token"][:, 1:][wanted], reduction="none")
             yield (loss * weight[wanted]).sum() / weight.sum()
 
     stage.run(losses())

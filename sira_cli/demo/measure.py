@@ -9,7 +9,6 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, TypeVar
 
-import yaml
 from PIL import Image
 from pydantic import TypeAdapter
 
@@ -19,11 +18,11 @@ from sira_cli.demo.scenes import Scene, render
 from sira_cli.eval.figures import ANSWER_FIGURES, compare_answers, compare_captions, count_answer, named_figures
 from sira_cli.eval.statistics import Counts, Figure, MethodFigures, Tally
 from sira_cli.methods import find
-from sira_cli.models import presets
 from sira_cli.run.lvlm import Lvlm, load
 from sira_cli.run.records import hash_of
 from sira_cli.run.task import TASKS
 
+FIGURES = Path(__file__).with_name("figures.json")  # not in the folder of the checkpoint, whose files make its revision
 BATCH = 50  # captions decoded together, and half of the answers
 CAPTIONS = "captions"  # the group of captions, next to the splits of questions
 CAPTION_FIGURES = ("CHAIRs", "CHAIRi", "coverage", "words")
@@ -33,17 +32,9 @@ T = TypeVar("T")
 Tallies = Mapping[str, Mapping[str, Tally]]  # by group and method
 
 
-def load_methods(folder: Path = presets.BUNDLED_FOLDER) -> dict[str, Lvlm]:
-    """Load the model in `folder` with the settings of the preset `demo`, once per decoder."""
-    return {method: load_method(method, folder) for method in ("greedy", "sira")}
-
-
-def load_method(method: str, folder: Path = presets.BUNDLED_FOLDER, **settings: Any) -> Lvlm:
-    """Load the model in `folder` under one decoder, with the preset `demo`'s settings unless others are given."""
-    preset = presets.find("demo")
-    if folder != presets.BUNDLED_FOLDER:
-        preset = preset.model_copy(update={"model": str(folder)})
-    return load(preset, method=method, **settings)
+def load_methods() -> dict[str, Lvlm]:
+    """Load the bundled model once per decoder."""
+    return {method: load("demo", method=method) for method in ("greedy", "sira")}
 
 
 def measure(
@@ -191,12 +182,10 @@ class SceneReport:
         return rows + [[f"{method} - {first}", *(f"{row[name]:+}" for name in names)] for method, row in changes]
 
 
-def read_figures(folder: Path = presets.BUNDLED_FOLDER) -> dict[str, Any]:
-    """Return the measurements of the model in `folder`: a report as JSON, and `words`."""
-    figures: dict[str, Any] = json.loads((folder / "figures.json").read_text(encoding="utf-8"))
-    more = yaml.safe_load((folder / "outcomes.yaml").read_text(encoding="utf-8"))
-    words = {name: row | {"by_doubt": more["by_doubt"][name]} for name, row in figures["words"].items()}
-    return figures | {"words": words, "outcomes": more["outcomes"]}
+def read_figures() -> dict[str, Any]:
+    """Return the measurements of the bundled model: a report as JSON, and `words`."""
+    figures: dict[str, Any] = json.loads(FIGURES.read_text(encoding="utf-8"))
+    return figures
 
 
 def outcomes(first: Mapping[str, Counts], other: Mapping[str, Counts]) -> dict[str, int]:

@@ -43,16 +43,22 @@ _OPENINGS = (
 def caption(scene: Scene, rng: np.random.Generator) -> str:
     """Write two to five sentences that name every kind of object, the most conspicuous first."""
 
-    def salience(things: list[SceneObject]) -> float:
-        return sum(t.strength * (t.box[2] - t.box[0]) * (t.box[3] - t.box[1]) for t in things)
-
-    groups = sorted(scene.objects.values(), key=salience, reverse=True)
+    groups = [scene.objects[name] for name in by_salience(scene)]
     sentences = [choose(rng, _OPENINGS).format(a=article(scene.place), place=scene.place)]
     while groups:
         fewest = 2 if len(groups) > 4 - (len(sentences) - 1) else 1  # five sentences at most
         size = min(len(groups), int(rng.integers(fewest, 3)))
         sentences.append(_sentence([groups.pop(0) for _ in range(size)], rng))
     return " ".join(sentences)
+
+
+def by_salience(scene: Scene) -> list[str]:
+    """Return the kinds of objects in a scene, the most conspicuous first."""
+
+    def salience(name: str) -> float:
+        return sum(t.strength * (t.box[2] - t.box[0]) * (t.box[3] - t.box[1]) for t in scene.objects[name])
+
+    return sorted(scene.objects, key=salience, reverse=True)
 
 
 def yes_no_question(name: str, template: str = "Is there {a} {name} in the image?") -> str:

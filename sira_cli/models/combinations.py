@@ -53,7 +53,7 @@ ROWS = (
     Row("engine", "loading", "{engine} loads models itself, without {loading}: {leave_out}"),
     Row("engine", "thoughts", "{engine} rules tokens out from the first one on, also in {thoughts}: {leave_out}"),
     Row("engine", "cut", "{engine} rules tokens out after the cut-off `beta=`, which may leave none: {leave_out}"),
-    Row("lists", "demo", "{lists}: the bundled model cannot make lists: use another preset (sira doctor)"),
+    Row("lists", "demo", "{lists}: the bundled model makes no list but of tags: use another preset (sira doctor)"),
 )
 
 
@@ -89,7 +89,7 @@ def check(
         "verify": "`verify=`" * bool(verify),
         "guide": "`verify=` guide" * (verify == "guide"),
         "schema": ("`tags=`" if tags else "`schema=`") * (schema is not None),
-        "lists": ("`tags=`" if tags else "`schema=`") * (schema is not None and schema.has_lists),
+        "lists": "`schema=`" * (schema is not None and schema.has_lists),
         "demo": preset.name * (preset.name == "demo"),
         "streams": streams,
         "engine": f"`engine=` {engine}" * bool(engine),

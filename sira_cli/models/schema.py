@@ -87,8 +87,8 @@ class Schema:
 
     @property
     def has_lists(self) -> bool:
-        """Whether it makes tags, or is a built-in one with a list."""
-        return self.as_tags or (self.name in built_in() and '"array"' in self.content)
+        """Whether it is a built-in one with a list, other than tags."""
+        return self.name in built_in().keys() - {"tags"} and '"array"' in self.content
 
     @property
     def grammar(self) -> str:

@@ -8,11 +8,10 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from sira_cli.demo.measure import SceneReport, count, read_figures
+from sira_cli.demo.measure import FIGURES, SceneReport, count, read_figures
 from sira_cli.demo.questions import SPLITS, Questions, SceneQuestion, held_out
 from sira_cli.demo.scenes import OBJECTS, PLACES, TEST_SEEDS, Scene, SceneObject
 from sira_cli.eval.statistics import Figure, Tally
-from sira_cli.models.presets import BUNDLED_FOLDER
 from tools import card
 from tools.support import from_json
 
@@ -87,9 +86,10 @@ def report_of(settings: dict | None = None, **tallies: Tally) -> SceneReport:
 
 def test_figures_are_written_as_they_are_read(tmp_path):
     shipped = read_figures()
-    card.write_figures(tmp_path, SceneReport.from_json(shipped), from_json(shipped["words"]))
-    for name in ("figures.json", "outcomes.yaml"):
-        assert (tmp_path / name).read_bytes() == (BUNDLED_FOLDER / name).read_bytes()
+    card.write_figures(
+        SceneReport.from_json(shipped), from_json(shipped["words"]), shipped["tags"], tmp_path / "figures.json"
+    )
+    assert (tmp_path / "figures.json").read_bytes() == FIGURES.read_bytes()
 
 
 def test_tables_and_json():
