@@ -82,6 +82,9 @@ def load(preset: Preset, method: Method, *, together: int = 1, at_once: Any = No
         model.generation_config = GenerationConfig.from_pretrained(folder)
     lvlm = VllmLvlm(model.eval(), processor, preset, method, checkpoint.revision)
     sira = {KEY: {"k": lvlm.both_streams.k or lvlm.k, "alpha": lvlm.sira.alpha, "beta": lvlm.sira.beta}}
+    free, reserved = psutil.virtual_memory(), dict[str, float]()
+    if vllm.platforms.current_platform.is_cpu():  # where vLLM would want more than other programs leave
+        reserved["gpu_memory_utilization"] = 0.8 * free.available / free.total
     try:
         engine = vllm.LLM(
             model=str(folder),
@@ -96,20 +99,12 @@ def load(preset: Preset, method: Method, *, together: int = 1, at_once: Any = No
             logprobs_mode="raw_logprobs",
             structured_outputs_config={"backend": "guidance"},
             additional_config=sira,
-            **_memory(),
+            **reserved,
         ).llm_engine
     except RuntimeError as error:
         raise SiraError(f"--engine vllm: vLLM did not start; its messages above tell why ({error})") from error
     lvlm.texts = Texts(engine)
     return lvlm
-
-
-def _memory() -> dict[str, float]:
-    """Return the share of the host's memory to reserve: without a GPU, vLLM would want more than others leave free."""
-    from vllm.platforms import current_platform
-
-    memory = psutil.virtual_memory()
-    return {"gpu_memory_utilization": 0.8 * memory.available / memory.total} if current_platform.is_cpu() else {}
 
 
 def _limits(preset: Preset, processor: Any) -> dict[str, Any] | None:
