@@ -70,6 +70,7 @@ def load(preset: Preset, method: Method, *, together: int = 1, at_once: Any = No
     os.environ[OWNER] = str(os.getpid())
     try:
         import vllm
+        from vllm.platforms import current_platform
     except ImportError as error:
         raise SettingsError("--engine vllm needs vLLM: see docs/vllm.md for what to install") from error
     checkpoint = find_checkpoint(preset, offline=offline, judge=lambda folder: check_structure(folder, preset))
@@ -83,7 +84,7 @@ def load(preset: Preset, method: Method, *, together: int = 1, at_once: Any = No
     lvlm = VllmLvlm(model.eval(), processor, preset, method, checkpoint.revision)
     sira = {KEY: {"k": lvlm.both_streams.k or lvlm.k, "alpha": lvlm.sira.alpha, "beta": lvlm.sira.beta}}
     free, reserved = psutil.virtual_memory(), dict[str, float]()
-    if vllm.platforms.current_platform.is_cpu():  # where vLLM would want more than other programs leave
+    if current_platform.is_cpu():  # where vLLM would want more than other programs leave
         reserved["gpu_memory_utilization"] = 0.8 * free.available / free.total
     try:
         engine = vllm.LLM(
