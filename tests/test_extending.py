@@ -12,7 +12,7 @@ from sira_cli.demo.questions import held_out
 from sira_cli.demo.scenes import render
 from sira_cli.eval import cards
 from sira_cli.eval.answers import Form, read_answer_rows
-from sira_cli.eval.benchmark import Ask, Asking, Benchmark, Card, Counted, Part, Texts
+from sira_cli.eval.benchmark import Ask, Benchmark, Card, Counted, Part, Texts
 from sira_cli.eval.statistics import ratio
 from sira_cli.methods import METHODS
 from sira_cli.methods.base import Ability
@@ -49,27 +49,20 @@ class Dogs(Benchmark):
         return {"dogs": {row["picture"]: row["text"] for path in paths for _, row in read_answer_rows(path, form)}}
 
 
-def read(folder: Path, asking: Asking) -> Dogs:
-    return Dogs(json.loads((folder / "dogs.json").read_text()))
-
-
 def test_a_benchmark_is_a_file_and_a_card(sira, monkeypatch, tmp_path):
-    card = Card("dogs", "Dogs", "here", "accuracy", "dogs.json", "1 kB", "none", "nowhere", '{"picture", "said"}', read)
-    monkeypatch.setitem(cards.CARDS, "dogs", card)
-    (tmp_path / "images").mkdir()
-    (tmp_path / "images" / "a.png").write_bytes(SCENE.read_bytes())
-    dog = "yes" if "dog" in held_out(2900000).objects else "no"
-    (tmp_path / "dogs.json").write_text(json.dumps({"a.png": dog}))
+    truth = {"scene.png": "yes" if "dog" in held_out(2900000).objects else "no"}
+    words = ("dogs", "Dogs", "here", "accuracy", "dogs.json", "1 kB", "none", "nowhere", '{"picture", "said"}')
+    monkeypatch.setitem(cards.CARDS, "dogs", Card(*words, lambda folder, asking: Dogs(truth)))
+    (tmp_path / "scene.png").write_bytes(SCENE.read_bytes())
     assert "dogs: Dogs (here)" in sira("eval")[1]
-    command = ("eval", "dogs", tmp_path, "--images", tmp_path / "images", "-p", "demo", "--json")
-    code, out, err = sira(*command, "--against", "greedy", "--method", "greedy", "-q")
-    assert code == 0, err
-    (row,) = json.loads(out)["rows"]
-    assert (row["method"], row["figures"]["accuracy"]["value"]) in (("greedy", 0.0), ("greedy", 100.0))
-    assert row["counts"]["asked"] == 1
-    (tmp_path / "said.jsonl").write_text(json.dumps({"picture": "a.png", "said": dog}))
-    (row,) = json.loads(sira(*command[:3], "--answers", tmp_path / "said.jsonl", "--json")[1])["rows"]
-    assert row["figures"]["accuracy"]["value"] == 100
+    command = ("eval", "dogs", tmp_path, "--json")
+    model = ("--images", tmp_path, "-p", "demo", "--against", "greedy", "--method", "greedy", "-q")
+    (tmp_path / "said.jsonl").write_text(json.dumps({"picture": "scene.png", "said": truth["scene.png"]}))
+    for options, accuracies in ((model, (0, 100)), (("--answers", tmp_path / "said.jsonl"), (100,))):
+        code, out, err = sira(*command, *options)
+        assert code == 0, err
+        (row,) = json.loads(out)["rows"]
+        assert (row["figures"]["accuracy"]["value"] in accuracies, row["counts"]["asked"]) == (True, 1)
 
 
 # --- a method

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 import typer
@@ -53,10 +54,10 @@ def test_all_commands_that_overwrite_are_here():
         for name, command in getattr(group, "commands", {}).items():
             yield from commands(command, *names, name)
         if any("--overwrite" in parameter.opts for parameter in group.params):
-            yield " ".join(names[:2] if names[0] == "calibrate" else names[:1])
+            yield names[: 1 + (names[0] == "calibrate")]
 
-    here = [command[: 1 + (command[0] == "calibrate")] for command, _ in (COMMANDS | DECODING).values()]
-    assert {" ".join(names) for names in here} == set(commands(typer.main.get_command(app)))
+    here = {command[: 1 + (command[0] == "calibrate")] for command, _ in (COMMANDS | DECODING).values()}
+    assert here == set(commands(typer.main.get_command(app)))
 
 
 @pytest.fixture(scope="module")
@@ -71,23 +72,16 @@ def test_nothing_is_removed_before_its_replacement_is_complete(sira, tmp_path, m
     command, file = DECODING[name]
     monkeypatch.chdir(tmp_path)
     Path("scenes").symlink_to(scenes)
-    record = json.dumps({"file_name": str(EXAMPLE), "text": "A dog."})
-    Path("captions.jsonl").write_text(f"{record}\n", encoding="utf-8")
-    Path(file).parent.mkdir(exist_ok=True)
-    Path(file).write_text("mine", encoding="utf-8")
+    Path("captions.jsonl").write_text(json.dumps({"file_name": str(EXAMPLE), "text": "A dog."}) + "\n")
+    Path(file).write_text("mine")
+    wrong = ["-m" if part == "-p" else "./nowhere" if part == "demo" else part for part in command]
     if command[0] == "sweep":  # on drawn scenes it takes the bundled model alone
         wrong = [*command, "--k", 99]
-    else:
-        wrong = ["-m" if part == "-p" else "./nowhere" if part == "demo" else part for part in command]
     code, _, err = sira(*wrong, "--overwrite")
-    assert code > 0, err
-    assert ("nowhere" in err or "99" in err, Path(file).read_text(encoding="utf-8")) == (True, "mine"), err
-
-    def interrupted(*_: object) -> None:
-        raise KeyboardInterrupt
+    assert (code > 0, "nowhere" in err or "99" in err, Path(file).read_text()) == (True, True, "mine"), err
 
     with monkeypatch.context() as patch:
-        patch.setattr("torch.nn.Embedding.forward", interrupted)
+        patch.setattr("torch.nn.Embedding.forward", Mock(side_effect=KeyboardInterrupt))
         code, _, err = sira(*command, "--overwrite")
     assert code == 130, err
     (kept,) = (path for path in tmp_path.rglob("*") if path.is_file() and path.read_bytes() == b"mine")
@@ -120,13 +114,11 @@ def test_a_file_of_other_content_stays(sira, tmp_path, monkeypatch, name):
         assert path.stat().st_mtime_ns == before
 
 
-def test_a_report_of_another_benchmark_stays(sira, tmp_path):
-    scenes, answers = tmp_path / "scenes", tmp_path / "eval"
-    export([held_out(0)], scenes)
-    questions = ("eval", "pope", *(scenes / "pope").iterdir())
-    run = (*questions, "--images", scenes / "images", "-p", "demo", "--max-new-tokens", 1, "--against", "sira")
-    assert sira(*run, "-o", answers)[0] == 0
-    (answers / "report.json").write_text('{"benchmark": "chair"}')
-    code, out, err = sira(*questions, "--answers", answers, "-o", answers)
-    assert (code, out) == (2, "")
-    assert "eval/report.json holds the report of chair: give another folder" in err
+def test_a_report_of_another_benchmark_stays(sira, tmp_path, monkeypatch, scenes):
+    monkeypatch.chdir(tmp_path)
+    Path("scenes").symlink_to(scenes)
+    command = ("eval", *POPE, *DEMO, "--max-new-tokens", 1, "-o", "answers")
+    assert sira(*command)[0] == 0
+    Path("answers/report.json").write_text('{"benchmark": "chair"}')
+    code, out, err = sira("eval", *POPE[:2], "--answers", "answers", "-o", "answers")
+    assert (code, out, "answers/report.json holds the report of chair: give another folder" in err) == (2, "", True)
