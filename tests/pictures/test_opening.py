@@ -103,7 +103,7 @@ def test_files_that_are_no_pictures(tmp_path):
     """PostScript is not handed to an interpreter."""
     unknown = "is not a picture that Pillow can read; convert it to PNG or JPEG"
     files = {"empty.jpg": (b"", "is empty (0 bytes)"), "notes.jpg": (b"not a picture", unknown)}
-    files["drawing.eps"] = (b"%!PS-Adobe-3.0 EPSF-3.0", unknown)
+    files["drawing.eps"] = (encoded(SMALL, "EPS"), unknown)
     files["raw.NEF"] = (encoded(SMALL), "is a camera's RAW file, which is not read: convert it to JPEG")
     for name, (content, message) in files.items():
         (tmp_path / name).write_bytes(content)
