@@ -68,7 +68,7 @@ def test_answers_are_those_of_transformers(client, lvlm, method):
     with ThreadPoolExecutor(len(expected)) as pool:
         answers = list(pool.map(lambda each: ask(client, each[0], {"method": method}), CONVERSATIONS.values()))
     assert [text(answer) for answer in answers] == expected
-    assert len(set(expected)) == len(expected)
+    assert len(set(expected)) > 4  # of six
     counts = [answer.sira["image_tokens"] for answer in answers]
     assert counts == [64 * len(seen) for _, seen in CONVERSATIONS.values()]
     messages = CONVERSATIONS["five turns"][0]
