@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import math
 import pickle
-import re
 import shutil
 from pathlib import Path
 
