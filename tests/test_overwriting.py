@@ -72,13 +72,19 @@ def test_nothing_is_removed_before_its_replacement_is_complete(sira, tmp_path, m
     command, file = DECODING[name]
     monkeypatch.chdir(tmp_path)
     Path("scenes").symlink_to(scenes)
-    Path("captions.jsonl").write_text(json.dumps({"file_name": str(EXAMPLE), "text": "A dog."}) + "\n")
-    Path(file).write_text("mine")
+    Path("captions.jsonl").write_text(
+        json.dumps({"file_name": str(EXAMPLE), "text": "A dog."}) + "\n", encoding="utf-8"
+    )
+    Path(file).write_text("mine", encoding="utf-8")
     wrong = ["-m" if part == "-p" else "./nowhere" if part == "demo" else part for part in command]
     if command[0] == "sweep":  # on drawn scenes it takes the bundled model alone
         wrong = [*command, "--k", 99]
     code, _, err = sira(*wrong, "--overwrite")
-    assert (code > 0, "nowhere" in err or "99" in err, Path(file).read_text()) == (True, True, "mine"), err
+    assert (code > 0, "nowhere" in err or "99" in err, Path(file).read_text(encoding="utf-8")) == (
+        True,
+        True,
+        "mine",
+    ), err
 
     with monkeypatch.context() as patch:
         patch.setattr("torch.nn.Embedding.forward", Mock(side_effect=KeyboardInterrupt))
@@ -119,6 +125,6 @@ def test_a_report_of_another_benchmark_stays(sira, tmp_path, monkeypatch, scenes
     Path("scenes").symlink_to(scenes)
     command = ("eval", *POPE, *DEMO, "--max-new-tokens", 1, "-o", "answers")
     assert sira(*command)[0] == 0
-    Path("answers/report.json").write_text('{"benchmark": "chair"}')
+    Path("answers/report.json").write_text('{"benchmark": "chair"}', encoding="utf-8")
     code, out, err = sira("eval", *POPE[:2], "--answers", "answers", "-o", "answers")
     assert (code, out, "answers/report.json holds the report of chair: give another folder" in err) == (2, "", True)

@@ -126,7 +126,7 @@ def test_records_of_a_data_set_lead_to_its_pictures(photos):
 def test_what_has_no_captions_is_refused_with_what_is_wrong(photos, monkeypatch, name, content, options, message):
     monkeypatch.chdir(photos)
     if content is not None:
-        Path(name).write_text(content)
+        Path(name).write_text(content, encoding="utf-8")
     with pytest.raises((DataError, PictureError, SettingsError), match=message):
         find_captions(name, **options)
 

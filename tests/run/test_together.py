@@ -36,7 +36,7 @@ def folder(tmp_path, monkeypatch) -> None:
     Path("photos").mkdir()
     for number in range(4):
         shutil.copy(EXAMPLES[number], f"photos/{number}.png")
-    Path("photos/bad.txt").write_text("no picture")
+    Path("photos/bad.txt").write_text("no picture", encoding="utf-8")
 
 
 def write(name: str, *rows: dict) -> str:
