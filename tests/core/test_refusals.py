@@ -44,6 +44,13 @@ def two_mixers(model: Any) -> None:
     layer.again = copy.deepcopy(layer.self_attn)  # it reads the rows a second time
 
 
+def in_peft(model: Any) -> nn.Module:
+    """A model as peft wraps it, by the one name that is asked for."""
+    outer = nn.Module()
+    outer.get_base_model = lambda: model
+    return outer
+
+
 def attending(name: str) -> Callable[[Any], None]:
     return lambda model: setattr(model.get_decoder().config, "_attn_implementation", name)
 
@@ -57,6 +64,7 @@ def attending(name: str) -> Callable[[Any], None]:
         (changed(lambda model: model.model), 1, UnsupportedModelError, "no output head: attach the whole model"),
         (changed(attending("flash_attention_2")), 1, UnsupportedModelError, "flash_attention_2.*'sdpa'"),
         (changed(attending("flex_attention")), 1, UnsupportedModelError, "flex_attention.*'sdpa'"),
+        (lambda: in_peft(tiny.llava().model), 1, UnsupportedModelError, r"attach `model\.get_base_model\(\)`"),
         (tiny.llava, tiny.LAYERS, SettingsError, r"k must be 1\.\.5"),
         (tiny.llava, 40, SettingsError, r"k must be 1\.\.5"),
         (lambda: tiny.qwen("3"), 4, SettingsError, r"DeepStack.*k must be at most 3"),
