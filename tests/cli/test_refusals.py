@@ -66,7 +66,7 @@ ROWS = [
     ("check photos --endpoint http://x/v1 -m m", 2, "--endpoint needs the package openai, which is not installed"),
     # a Ray cluster
     (f"check photos --engine ray {DEMO}", 2, "--engine ray writes files: give -o FILE"),
-    (f"check photos --engine ray:x {DEMO}", 2, "--engine ray:0: expected local, vllm, ray, or ray:N"),
+    (f"check photos --engine ray:0 {DEMO}", 2, "--engine ray:0: expected local, vllm, ray, or ray:N"),
     (f"{SCENE} --engine ray", 2, "--engine ray reads and writes files: give paths, and -o FILE"),
     (f"caption - --engine ray -o o.jsonl {DEMO}", 2, "--engine ray reads and writes files"),
     (f"{SCENE} --engine ray -o o.jsonl", 2, "[ray]'"),

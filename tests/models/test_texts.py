@@ -171,21 +171,21 @@ def test_a_picture_has_the_same_text_alone_and_in_a_batch(demo, tmp_path):
 
 def test_sampled_beams_follow_the_seed_and_nothing_else(demo):
     texts = {}
-    for before, seed in ((1, 3), (2, 3), (1, 4)):
+    for before, seed in ((1, 3), (2, 3), (1, 6)):
         lvlm = under(demo, "greedy", temperature=2.0, num_beams=2, max_new_tokens=12, seed=seed)
         torch.manual_seed(before)  # random numbers that others use
         texts[before, seed] = lvlm.caption(EXAMPLES[0]).text
-    assert texts[1, 3] == texts[2, 3] != texts[1, 4]
+    assert texts[1, 3] == texts[2, 3] != texts[1, 6]
 
 
 def test_a_sampled_text_that_goes_on_from_its_middle_draws_what_it_would_have_drawn(demo):
     lvlm, trail = under(demo, temperature=2.0, max_new_tokens=12), Trail([0])
     inputs = lvlm.to_device(lvlm.prepare([as_picture(EXAMPLES[0]).open().image], ["Describe this image."]))
-    [text] = lvlm.generate(inputs, seeds=[3], trail=trail).tolist()
+    [text] = lvlm.generate(inputs, seeds=[4], trail=trail).tolist()
     trail.end([text])
     shorter, start = trail.back(inputs, [0], [text[:5]])
     assert start.in_inputs > 1
-    assert lvlm.generate(shorter, seeds=[3], start=start).tolist() == [text[start.in_inputs :]]
+    assert lvlm.generate(shorter, seeds=[4], start=start).tolist() == [text[start.in_inputs :]]
 
 
 @pytest.mark.parametrize(
