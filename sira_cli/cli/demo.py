@@ -16,7 +16,7 @@ from sira_cli.errors import SettingsError
 if TYPE_CHECKING:
     from sira_cli.demo.scenes import Scene
 
-SHOWN, TESTED, EXPORTED = 4, 1_000, 100  # scenes: shown, --evaluate, --export
+SHOWN, TESTED, EXPORTED = 8, 1_000, 100  # scenes: shown, --evaluate, --export
 
 
 @with_options(
