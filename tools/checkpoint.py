@@ -93,8 +93,8 @@ def save(model: Any, tokenizer: PreTrainedTokenizerFast, folder: Path, dtype: to
     tokenizer.save_pretrained(folder)
     model.to(dtype).save_pretrained(folder)
     tensors = load_file(folder / "model.safetensors")
-    tower = "vision_tower."  # whose names transformers shortens; released LLaVA checkpoints have them in full
-    named = {name.replace(tower, f"{tower}vision_model.", 1): tensor for name, tensor in tensors.items()}
+    short, full = "vision_tower.", "vision_tower.vision_model."  # in full in released checkpoints; transformers varies
+    named = {name.replace(full, short, 1).replace(short, full, 1): tensor for name, tensor in tensors.items()}
     save_file(named, folder / "model.safetensors", metadata={"format": "pt"})
     _write_json(
         folder / "preprocessor_config.json",
