@@ -20,7 +20,7 @@ from tests.support import reference_methods as slow
 from tests.support import tiny
 from tests.support.decoding import attached, case_of, decoded
 from tests.support.helpers import generate, hooks
-from tests.support.runs import key_of
+from tests.support.records import key_of
 from tests.support.tiny import Tiny
 
 EXAMPLE = sorted((Path(__file__).parents[2] / "examples").glob("*.png"))[0]

@@ -22,7 +22,7 @@ from tests.support.checkpoints import REPRESENTATIVES
 from tests.support.decoding import case_of, stub
 from tests.support.helpers import mostly_slow, under
 from tests.support.reference_methods import diffusion_share
-from tests.support.runs import key_of
+from tests.support.records import key_of
 
 EXAMPLES = sorted(Path(__file__).parents[2].glob("examples/*.png"))
 PROMPT = "What is on the left?"

@@ -19,7 +19,7 @@ from sira_cli.methods.settings import Setting
 from sira_cli.models import presets
 from sira_cli.pictures.sources import as_picture
 from tests.support.helpers import mostly_slow
-from tests.support.runs import key_of
+from tests.support.records import key_of
 
 EXAMPLES = sorted(Path(__file__).parents[2].glob("examples/*.png"))
 SHIPPED = Path(__file__).parents[2] / "presets" / "demo.yaml"

@@ -34,7 +34,7 @@ from sira_cli.models.presets import find
 from sira_cli.pictures.sources import as_picture
 from tests.support import layouts, tiny
 from tests.support.helpers import by_the_letter, mostly_slow
-from tests.support.runs import key_of
+from tests.support.records import key_of
 
 GB = 10**9
 QUESTION = "Is there a cat?"

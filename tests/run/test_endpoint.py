@@ -18,8 +18,7 @@ from sira_cli.pictures.opening import decode_picture
 from sira_cli.run.endpoint import data_url
 from sira_cli.serve.app import Server
 from tests.run.helpers import draw, read
-from tests.support.asgi import served
-from tests.support.endpoint import named, plain, refused, scored, scripted, tokens
+from tests.support.asgi import named, plain, scored, scripted, served, tokens
 from tests.support.helpers import SIRA
 
 TEXTS = (
@@ -47,11 +46,6 @@ def check(sira, captions, tmp_path):
     return run
 
 
-@pytest.fixture
-def records(tmp_path):
-    return lambda: read(tmp_path / "a.jsonl")
-
-
 @pytest.fixture(autouse=True)
 def no_keys(monkeypatch):
     monkeypatch.delenv("OPENAI_API_KEY", raising=False)
@@ -77,25 +71,20 @@ def test_support_is_that_of_a_local_run(sira, captions, tmp_path):
         assert (remote["model"], remote["revision"]) == ("demo", "endpoint")
 
 
-def test_a_finished_run_needs_no_server_and_a_grown_one_asks_about_the_new(check, captions, records):
+def test_a_finished_run_needs_no_server_and_a_grown_one_asks_about_the_new(check, captions, tmp_path):
+    output = tmp_path / "a.jsonl"
     with scripted(lambda number, body: scored()) as (server, address):
-        code, out, err = check(address)
-        advice = "0.5 is not measured for m: `sira calibrate support --controls` finds one without labels"
-        assert (code, advice in err) == (0, True)
-        asked, before = len(server.bodies), records()
-        (captions / "1.txt").write_text("There is a cup.")
-        code, out, err = check(address)
-        assert (code, "2 of them before" in err) == (0, True), err
-        assert [named(body) for body in server.bodies[asked + 1 :]] == ["Is there a cup in the image?"]
-        after = records()
-        assert (after[0], after[1]["text"], after[2]) == (before[0], "There is a cup.", before[2])
-        asked = len(server.bodies)
-    code, again, err = check(f"{address}/")
-    assert (code, again, "3 of them before" in err) == (0, out, True), err
-    assert (len(server.bodies), records()) == (asked, after)
-    with scripted(lambda number, body: scored()) as (server, address):  # another server has not done it
         assert check(address)[0] == 0
-        assert len(server.bodies) > 3
+        asked, before = len(server.bodies), read(output)
+        (captions / "1.txt").write_text("There is a cup.")
+        code, out, _ = check(address)
+        assert (code, [named(body) for body in server.bodies[asked + 1 :]]) == (0, ["Is there a cup in the image?"])
+        after = read(output)
+        assert (after[0], after[1]["text"], after[2]) == (before[0], "There is a cup.", before[2])
+    code, again, err = check(f"{address}/")
+    assert (code, again, read(output), "3 of them before" in err) == (0, out, after, True)
+    with scripted(lambda number, body: scored()) as (server, address):  # another server has not done it
+        assert (check(address)[0], len(server.bodies) > 3) == (0, True)
 
 
 def test_neither_weights_nor_torch_are_loaded(captions):
@@ -130,22 +119,19 @@ def test_support_sums_over_spellings(check):
         assert (claim["support"], claim["neither"]) == pytest.approx((0.5 / 0.7, 0.3))
 
 
-def test_without_logprobs_yes_and_no_are_1_and_0(check, records):
-    with scripted(lambda number, body: plain("No." if "dog" in named(body) else " Yes")) as (_, address):
+def test_without_logprobs_yes_and_no_are_1_and_0_and_do_not_mix_with_probabilities(check, tmp_path):
+    telling = False
+    answer = lambda number, body: scored() if telling else plain("No." if "dog" in named(body) else " Yes")  # noqa: E731
+    with scripted(answer) as (_, address):
         code, out, _ = check(address, one="0.png")
-    said = "the server tells no probabilities: support is 1 for yes and 0 for no"
-    assert (code, out.splitlines()[-1], records()[0]["verify"]["source"]) == (0, said, "answer")
-    found = {claim["thing"]: claim["support"] for claim in records()[0]["objects"]}
-    assert found == {"dog": 0, "bowl": 1, "bicycle": 1}
-
-
-def test_probabilities_and_plain_answers_do_not_mix_in_a_file(check, records):
-    telling = True
-    with scripted(lambda number, body: scored() if telling else plain("Yes")) as (_, address):
-        assert check(address, "--limit", "1")[0] == 0
-        telling, before = False, records()
+        (record,) = read(tmp_path / "a.jsonl")
+        said = "the server tells no probabilities: support is 1 for yes and 0 for no"
+        assert (code, out.splitlines()[-1], record["verify"]["source"]) == (0, said, "answer")
+        found = {claim["thing"]: claim["support"] for claim in record["objects"]}
+        assert found == {"dog": 0, "bowl": 1, "bicycle": 1}
+        telling = True
         code, _, err = check(address)
-    assert (code, "verify" in err, records()) == (2, True, before)
+    assert (code, "verify" in err, read(tmp_path / "a.jsonl")) == (2, True, [record])
 
 
 @pytest.mark.parametrize(("status", "most", "source"), [(400, 5, "logprobs"), (400, 0, "answer"), (403, 0, "answer")])
@@ -173,7 +159,7 @@ def test_a_server_that_refuses_log_probabilities_is_asked_for_fewer(check, statu
         ((400, {"error": {"message": "too large"}}), "answers 400: "),
         ((503, {"error": {"message": "out of\nbreath"}}), "answers 503: "),
         (tokens({"<think>": 1.0}), "with '<think>', expected yes or no: choose a model that does not reason first"),
-        (refused({"refusal": "I can't\nhelp with that."}), "in the image?': I can't help with that."),
+        ((200, {"choices": [{"message": {"refusal": "I can't\nhelp."}}]}), "in the image?': I can't help."),
     ],
 )
 def test_one_bad_answer_fails_one_picture(check, captions, answer, message):
@@ -182,19 +168,6 @@ def test_one_bad_answer_fails_one_picture(check, captions, answer, message):
     assert (code, "2 captions, " in out) == (3, True)
     for part in (f"{captions / '1.png'}: ", message, "1 of 3 failed"):
         assert part in err
-
-
-def test_an_empty_answer_fails_its_picture_where_no_probabilities_are_told(check, records):
-    """It is tried again with --retry-errors, and by no other run."""
-    with scripted(lambda number, body: plain(" \n" if "horse" in named(body) and broken else "Yes")) as (_, address):
-        broken = True
-        code, _, err = check(address)
-        assert (code, "sent an empty answer to 'Is there a horse in the image?'" in err) == (3, True)
-        failed = records()[1]
-        assert (failed["status"], failed["support"], failed["objects"], failed["text"]) == ("error", 0, [], TEXTS[1])
-        broken = False
-        assert [check(address)[0], check(address, "--retry-errors")[0]] == [3, 0]
-    assert [record["status"] for record in records()] == ["ok"] * 3
 
 
 @pytest.mark.parametrize(
@@ -209,10 +182,9 @@ def test_an_empty_answer_fails_its_picture_where_no_probabilities_are_told(check
     ],
 )
 def test_a_server_that_cannot_answer_is_one_line(check, answer, message):
-    with scripted(lambda number, body: answer) as (server, address):
-        if answer is None:
-            server.server_close()
-        code, out, err = check(address, "--min-support", "0.4", into=False)
+    with scripted(lambda number, body: answer) as (_, address):
+        found = check(address, "--min-support", "0.4", into=False) if answer else ()
+    code, out, err = found or check(address, "--min-support", "0.4", into=False)  # None: nobody is there any more
     assert (code, out, message in err, len(err.splitlines())) == (1, "", True, 1), err
     assert err.startswith(f"sira: {address}")
 
@@ -264,24 +236,17 @@ TURNED = Image.Exif()
 TURNED[0x0112] = 6
 
 
-def saved(kind, mode="RGB", size=(256, 256), **options):
-    file = io.BytesIO()
-    Image.linear_gradient("L").resize(size).convert(mode).save(file, kind, **options)
-    return file.getvalue()
-
-
 @pytest.mark.parametrize(
-    ("data", "as_it_is"),
+    ("kind", "mode", "more", "as_it_is"),
     [
-        *((saved("JPEG"), True), (saved("PNG"), True), (saved("WEBP"), False), (saved("PNG", "RGBA"), False)),
-        *((saved("JPEG", "CMYK"), False), (saved("GIF", "P"), False)),
-        (saved("JPEG", size=(60, 40), exif=TURNED), False),
+        *(("JPEG", "RGB", {}, True), ("PNG", "RGB", {}, True), ("WEBP", "RGB", {}, False)),
+        *(("PNG", "RGBA", {}, False), ("JPEG", "CMYK", {}, False), ("JPEG", "RGB", {"exif": TURNED}, False)),
     ],
-    ids=["jpeg", "png", "webp", "transparent", "cmyk", "gif", "turned"],
 )
-def test_a_file_is_sent_as_it_is_if_every_server_reads_it_else_as_the_model_would_see_it(data, as_it_is):
-    seen, _ = decode_picture("a", data)
-    kind, _, sent = data_url(data, seen).partition(";base64,")
+def test_a_file_is_sent_as_it_is_if_every_server_reads_it_else_as_the_model_would_see_it(kind, mode, more, as_it_is):
+    Image.linear_gradient("L").resize((60, 40)).convert(mode).save(file := io.BytesIO(), kind, **more)
+    seen, _ = decode_picture("a", data := file.getvalue())
+    form, _, sent = data_url(data, seen).partition(";base64,")
     image = Image.open(io.BytesIO(base64.b64decode(sent)))
-    assert (base64.b64decode(sent) == data, kind) == (as_it_is, f"data:image/{image.format.lower()}")
+    assert (base64.b64decode(sent) == data, form) == (as_it_is, f"data:image/{image.format.lower()}")
     assert (image.mode, image.size, image.tobytes()) == ("RGB", seen.size, seen.tobytes())
