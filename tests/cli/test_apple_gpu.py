@@ -11,10 +11,10 @@ from __future__ import annotations
 import io
 import json
 import os
+import shlex
 import subprocess
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager, redirect_stdout
+from contextlib import redirect_stdout
 from pathlib import Path
 from typing import Any
 
@@ -26,34 +26,43 @@ from torch.utils._pytree import tree_flatten
 from sira_cli.cli import main
 from sira_cli.models import load as loading
 
-PICTURE = str(Path(__file__).parents[2] / "examples" / "scene-2900010.png")
+ROOT = Path(__file__).parents[2]
+PICTURE = ROOT / "examples" / "scene-2900010.png"
 REFUSED = {torch.float64, torch.complex128, torch.uint16, torch.uint32, torch.uint64}
 REFUSED |= {torch.float8_e4m3fn, torch.float8_e5m2}
+FEW, METHODS = "-p demo -vv --set max_new_tokens=6", "greedy,greedy+apc,sira,text-only,vcd,icd,m3id,sid,dola"
+COMMANDS = (  # later ones read what earlier ones wrote
+    f"trace {PICTURE} {FEW} -o trace.jsonl --full-logits full.safetensors",
+    "report trace.jsonl -o report.html",  # the only one without a model
+    f"caption {PICTURE} {FEW} -o captions.jsonl --words",
+    f"caption {PICTURE} {FEW} --temperature 0.7 --top-p 0.9 --method {METHODS}",
+    f"caption {PICTURE} {FEW} --method opera",
+    f"ask {PICTURE} 'Is there a tree?' {FEW} --choices Yes,No",
+    "check captions.jsonl -p demo -vv -o checked.jsonl",
+    f"caption {PICTURE} -p demo -vv --max-new-tokens 24 --verify guide",
+    f"drift {PICTURE} {FEW}",
+    "calibrate support -p demo -vv --scenes --limit 4",
+    f"calibrate maskcd {PICTURE} {FEW}",
+    "calibrate ict -p demo -vv --scenes --limit 8",
+    "bench -p demo -vv --method sira --max-new-tokens 2 --runs 1",
+    f"eval pope pope.jsonl --images {PICTURE.parent} {FEW}",
+    f"sweep {FEW} --captions --k 4 --alpha 0.5 --limit 1",
+)
+QUESTION = {"question_id": 1, "image": PICTURE.name, "text": "is there a tree in the image?", "label": "yes"}
 
 
-def ran(folder: Path, *names: str) -> dict[str, list[str]]:
-    """Run commands in a process of their own, all of them without names; return the devices of each one's models."""
-    command = [sys.executable, "-m", "tests.cli.test_apple_gpu", str(folder), *names]
-    environment = {**os.environ, "SIRA_HOME": str(folder / "home")}
-    done = subprocess.run(command, capture_output=True, text=True, timeout=900, check=False, env=environment)
+@pytest.mark.parametrize("count", [2, pytest.param(len(COMMANDS), marks=pytest.mark.slow)])
+def test_commands_run_there(tmp_path, count):
+    (tmp_path / "pope.jsonl").write_text(json.dumps(QUESTION) + "\n")
+    environment = {**os.environ, "SIRA_HOME": str(tmp_path / "home"), "PYTHONPATH": str(ROOT)}
+    command = [sys.executable, "-m", "tests.cli.test_apple_gpu", *COMMANDS[:count]]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, env=environment, cwd=tmp_path)
     assert done.returncode == 0, done.stderr[-3000:]
-    return json.loads(done.stdout.splitlines()[-1])
+    assert json.loads(done.stdout.splitlines()[-1]) == [["card:0"], [], *[["card:0"]] * (count - 2)]
 
 
-def test_a_trace_and_its_page(tmp_path):
-    assert ran(tmp_path, "trace", "report") == {"trace": ["card:0"], "report": []}  # the report needs no model
-
-
-@pytest.mark.slow
-def test_every_command(tmp_path):
-    found = ran(tmp_path)
-    assert len(found) >= 15
-    assert {name for name, devices in found.items() if devices != ["card:0"]} == {"report"}
-
-
-@contextmanager
-def models_on_the_device() -> Iterator[list[Any]]:
-    """Put every model that is loaded inside the block on the device, which refuses the types above."""
+def run_all(commands: list[str]) -> list[list[str]]:
+    """Run commands with each model on the device; return the devices of each one's models. One that fails ends it."""
     from tests.support import devices
 
     run, read, loaded = devices._run, loading.load_model, list[Any]()
@@ -71,56 +80,20 @@ def models_on_the_device() -> Iterator[list[Any]]:
         loaded.append(dispatch_model(model, {"": devices.ONE}, main_device=devices.ONE, force_hooks=True))
         return loaded[-1]
 
-    devices._run, loading.load_model = refuse, load_model
+    devices._run, loading.load_model, found = refuse, load_model, []
     with devices.several_devices():
-        yield loaded
-
-
-def commands(folder: Path) -> dict[str, list[str]]:
-    """Return the commands by name; later ones read what earlier ones wrote."""
-    demo = ["-p", "demo", "-vv"]
-    six, few = [*demo, "--set", "max_new_tokens=6"], [*demo, "--max-new-tokens", "6"]
-    captions, trace, pope = str(folder / "captions.jsonl"), str(folder / "trace.jsonl"), folder / "pope.jsonl"
-    question = {"question_id": 1, "image": Path(PICTURE).name, "text": "is there a tree in the image?", "label": "yes"}
-    pope.write_text(json.dumps(question) + "\n")
-    sampled = ["--temperature", "0.7", "--top-p", "0.9"]
-    methods = "greedy,greedy+apc,sira,text-only,vcd,icd,m3id,sid,dola"
-    return {
-        "caption": ["caption", PICTURE, *few, "-o", captions, "--words"],
-        "caption, sampled, all methods": ["caption", PICTURE, *few, *sampled, "--method", methods],
-        "caption, opera": ["caption", PICTURE, *few, "--method", "opera"],
-        "ask": ["ask", PICTURE, "Is there a tree?", *few, "--choices", "Yes,No"],
-        "check --verify": ["check", captions, *demo, "-o", str(folder / "checked.jsonl")],
-        "caption --verify": ["caption", PICTURE, *few[:-1], "24", "--verify", "guide"],
-        "trace": ["trace", PICTURE, *few, "-o", trace, "--full-logits", str(folder / "full.safetensors")],
-        "report": ["report", trace, "-o", str(folder / "report.html")],
-        "drift": ["drift", PICTURE, *six],
-        "calibrate support": ["calibrate", "support", *demo, "--scenes", "--limit", "4"],
-        "calibrate maskcd": ["calibrate", "maskcd", PICTURE, *six],
-        "calibrate ict": ["calibrate", "ict", *demo, "--scenes", "--limit", "8"],
-        "bench": ["bench", *demo, "--method", "sira", "--max-new-tokens", "2", "--runs", "1"],
-        "eval": ["eval", "pope", str(pope), "--images", str(Path(PICTURE).parent), *demo, "--max-new-tokens", "2"],
-        "sweep": ["sweep", *six, "--captions", "--k", "4", "--alpha", "0.5", "--limit", "1"],
-    }
-
-
-def run_all(folder: Path, names: list[str]) -> dict[str, list[str]]:
-    """Run commands, by default all of them; return the devices of each one's models. One that fails ends it."""
-    found = {}
-    with models_on_the_device() as loaded:
-        for name, args in commands(folder).items():
-            if not names or name in names:
-                loaded.clear()
-                sys.argv = ["sira", *args]
-                with redirect_stdout(io.TextIOWrapper(io.BytesIO(), encoding="utf-8", write_through=True)):
-                    try:
-                        main()
-                    except SystemExit as end:
-                        if end.code:
-                            raise
-                found[name] = sorted({str(weight.device) for model in loaded for weight in model.parameters()})
+        for command in commands:
+            loaded.clear()
+            sys.argv = ["sira", *shlex.split(command)]
+            with redirect_stdout(io.TextIOWrapper(io.BytesIO(), encoding="utf-8", write_through=True)):
+                try:
+                    main()
+                except SystemExit as end:
+                    if end.code:
+                        raise
+            found.append(sorted({str(weight.device) for model in loaded for weight in model.parameters()}))
     return found
 
 
 if __name__ == "__main__":
-    print(json.dumps(run_all(Path(sys.argv[1]), sys.argv[2:])))
+    print(json.dumps(run_all(sys.argv[1:])))

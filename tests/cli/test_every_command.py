@@ -1,20 +1,15 @@
-"""Every command: help whose examples work, paths that no file can have, completion in the shell."""
+"""Every command: help whose examples work, options in groups, completion in the shell."""
 
 from __future__ import annotations
 
 import re
 import shlex
-from pathlib import Path
-from typing import Any
 
 import pytest
 import typer
 
-from sira_cli import load
 from sira_cli.cli import app
-from sira_cli.cli.help import MAY_BE_PATHS
 from sira_cli.cli.options import setting as set_option
-from sira_cli.errors import SettingsError
 from sira_cli.methods import METHODS
 from sira_cli.models import presets
 
@@ -93,63 +88,3 @@ def test_the_shell_completes_commands_options_presets_and_methods(completed):
     assert (completed("cap"), completed("caption", "--retry")) == (["caption"], ["--retry-errors"])
     assert completed("caption", "--method", "greedy") == [name for name in METHODS if name.startswith("greedy")]
     assert set(completed("caption", "-p", "llava")) == {name for name in presets.available() if name[:5] == "llava"}
-
-
-# --- paths: whatever no file can be called is a usage error of that option
-
-ODD = {
-    "~no-such-user/x": "there is no user no-such-user: write ./~no-such-user/x for a folder ~no-such-user",
-    "x" * 300: "is too long for a file's name (300 bytes)",
-}
-
-
-def takes_path(parameter: Any) -> bool:
-    kinds = str(parameter.type_descriptor.annotation)
-    return "Path" in kinds or ("str" in kinds and parameter.name in MAY_BE_PATHS)
-
-
-CASES = [
-    pytest.param(path, parameter, id=f"{'-'.join(path)} {parameter.opts[-1]}")
-    for path, command in ALL.items()
-    for parameter in command.params
-    if hasattr(parameter, "type_descriptor") and takes_path(parameter)
-]
-assert len(CASES) > 60
-
-
-@pytest.mark.parametrize(("path", "parameter"), CASES)
-def test_a_path_that_no_file_can_have(sira, tmp_path, monkeypatch, path, parameter):
-    """In the shortest command line with this value; what else is needed is `x`."""
-    monkeypatch.chdir(tmp_path)
-    odd, message = list(ODD.items())[ALL[path].params.index(parameter) % len(ODD)]
-    words = list[str]()
-    for each in ALL[path].params:
-        is_argument = each.param_type_name == parameter.param_type_name == "argument"
-        if each is parameter or each.required or is_argument:
-            words += [each.opts[-1]] if each.param_type_name == "option" else []
-            words += [odd if each is parameter else "x"]
-    code, out, err = sira(*path, *words)
-    assert (code, out, message in " ".join(err.split())) == (2, "", True), err
-    assert parameter.opts[-1].lstrip("-").lower() in err.lower() or str(parameter.metavar) in err
-    assert list(tmp_path.iterdir()) == []
-
-
-def test_a_name_may_be_as_long_as_the_system_allows(sira, tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    longest = "x" * 250 + ".yaml"
-    Path(longest).write_text("model: org/name\n", encoding="utf-8")
-    assert sira("presets", "check", longest)[0] == 0
-    for odd in ("x" * 300 + "/y", "d/" * 3000, "x" * 245):  # files made from the last one are longer
-        assert "is too long for a file's name" in sira("caption", "x", "-o", odd)[2]
-
-
-def test_a_preset_of_the_environment_and_models_of_presets_and_programs_name_users_too(sira, tmp_path, monkeypatch):
-    said = "~nouser/x: there is no user nouser: write ./~nouser/x for a folder ~nouser"
-    (tmp_path / "mine.yaml").write_text("model: ~nouser/x\n")
-    with pytest.raises(SettingsError) as raised:
-        load("~nouser/x")
-    assert str(raised.value) == said
-    monkeypatch.setenv("SIRA_PRESET", "~nouser/x")
-    for command in (("presets", "check", tmp_path / "mine.yaml"), ("caption", tmp_path / "mine.yaml")):
-        code, out, err = sira(*command)
-        assert (code, out, err.splitlines()[-1]) == (2, "", f"sira: {said}")

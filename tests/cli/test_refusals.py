@@ -45,6 +45,9 @@ ROWS = [
     ("eval pope --method sira README.md --images photos", 2, "sira: README.md: "),
     ("presets check nowhere.yaml", 2, "sira: nowhere.yaml: cannot be read"),
     # files
+    *((f"caption {each}", 2, "there is no user nouser: write ./~nouser/x") for each in ("~nouser/x", "x -m ~nouser/x")),
+    *((f"caption x -o {'x' * size}", 2, "is too long for a file's name") for size in (300, 245)),  # .run.json is longer
+    ("presets check users.yaml", 2, "sira: ~nouser/x: there is no user nouser: write ./~nouser/x for a folder ~nouser"),
     (f"{SCENE} -o captions.txt", 2, "--output captions.txt: expected a name that ends in .jsonl, or a folder"),
     (f"{SCENE} -o no/where.jsonl", 2, "--output no/where.jsonl: the folder no does not exist: make it first"),
     (f"caption {DEMO} --files-from no.txt", 2, "--files-from no.txt: cannot be read: No such file"),
@@ -95,6 +98,7 @@ def place(tmp_path_factory) -> Path:
         shutil.copy(EXAMPLES[number], place / f"photos/{number}.png")
         (place / f"photos/{number}.txt").write_text("A dog.")
     (place / "README.md").write_text("# A page")
+    (place / "users.yaml").write_text("model: ~nouser/x\n")
     (place / "x.jsonl").write_text('{"image": "photos/0.png", "text": "A dog."}\n')
     (place / "g.jsonl").write_text('{"images": ["photos/0.png"]}\n')
     (place / "texts.jsonl").write_text('{"text": "A dog."}\n')
