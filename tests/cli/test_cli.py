@@ -42,16 +42,17 @@ def test_caption_prints_texts_and_nothing_else(sira, photos, monkeypatch):
 
 def test_one_bad_picture_does_not_end_the_run(sira, photos, tmp_path):
     """Records of good and failed pictures have the same keys and types."""
-    bad, missing = tmp_path / "bad.jpg", tmp_path / "missing.jpg"
+    bad, missing, locked = (tmp_path / f"{name}.jpg" for name in ("bad", "missing", "locked"))
     bad.write_bytes(b"\xff\xd8 not really")
-    code, out, err = sira("caption", photos["chelsea"], bad, missing, photos["coffee"], *FAST, "--json")
+    locked.symlink_to("/proc/self/mem")  # not even root may have the memory at address 0
+    code, out, err = sira("caption", photos["chelsea"], bad, missing, locked, photos["coffee"], *FAST, "--json")
     records = [json.loads(line) for line in out.splitlines()]
-    assert (code, [record["status"] for record in records]) == (3, ["ok", "error", "error", "ok"])
+    assert (code, [record["status"] for record in records]) == (3, ["ok", *["error"] * 3, "ok"])
     kinds = [{key: type(value) for key, value in record.items()} for record in records]
-    assert kinds == [kinds[0]] * 4
-    assert records[2]["error"] == f"{missing}: no such file"
-    told = [f"sira: {record['error']}" for record in records[1:3]]
-    assert without_notes(err).splitlines() == [*told, "sira: 2 of 4 pictures failed"]
+    assert kinds == [kinds[0]] * 5
+    told = [record["error"] for record in records[1:4]]
+    assert told[1:] == [f"{missing}: no such file", f"{locked}: cannot be read: Input/output error"]
+    assert without_notes(err).splitlines() == [*(f"sira: {each}" for each in told), "sira: 3 of 5 pictures failed"]
 
 
 def test_an_unforeseen_error_is_one_record_too(sira, photos, monkeypatch):
