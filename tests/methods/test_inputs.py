@@ -21,8 +21,8 @@ from sira_cli.pictures.sources import as_picture
 from tests.support.checkpoints import REPRESENTATIVES
 from tests.support.decoding import case_of, stub
 from tests.support.helpers import mostly_slow, under
-from tests.support.reference_methods import diffusion_share
 from tests.support.records import key_of
+from tests.support.reference_methods import diffusion_share
 
 EXAMPLES = sorted(Path(__file__).parents[2].glob("examples/*.png"))
 PROMPT = "What is on the left?"
