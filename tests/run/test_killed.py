@@ -128,8 +128,9 @@ def test_a_bar_on_a_terminal(tmp_path, home):
 
 @pytest.fixture(autouse=True)
 def alone(monkeypatch):
-    """Not the cluster of a test beside this one."""
+    """Not the cluster of a test beside this one; its workers do not wait until the tests beside it are done."""
     monkeypatch.setenv("RAY_ADDRESS", "local")
+    monkeypatch.setenv("RAY_worker_niceness", "0")
 
 
 def worker_of(run) -> int | None:
