@@ -1,8 +1,9 @@
 """The decoders: SIRA, and others to compare with it on the same model, prompt, picture and code path.
 
-One file per decoder; `base` defines a method, `settings` declares its settings, `second_pass` runs a contrast stream
-with its own inputs, `sid_fork` is SID's variant of the fork, `opera_search` and `opera_passes` are
-OPERA's search. Importing this package does not import torch: a method imports it when it is used.
+One file per decoder; `base` defines a method, `settings` declares its settings, `logits_only` has the hook of rules
+over logits, `second_pass` runs a contrast stream with its own inputs, `sid_fork` is SID's variant of the fork,
+`opera_search` and `opera_passes` are OPERA's search. Importing this package does not import torch: a method imports it
+when it is used.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from __future__ import annotations
 from sira_cli.errors import SettingsError
 from sira_cli.methods.base import Ability, Method
 from sira_cli.methods.dola import Dola
-from sira_cli.methods.flb import Flb
+from sira_cli.methods.flb import Flb, SiraFlb
 from sira_cli.methods.greedy import Greedy
 from sira_cli.methods.greedy_apc import GreedyApc
 from sira_cli.methods.icd import Icd
@@ -19,6 +20,7 @@ from sira_cli.methods.m3id import M3id
 from sira_cli.methods.maskcd import MaskCd
 from sira_cli.methods.opera import Opera
 from sira_cli.methods.pai import Pai
+from sira_cli.methods.resdec import ResDec, SiraResDec
 from sira_cli.methods.sid import Sid
 from sira_cli.methods.sira import Sira
 from sira_cli.methods.text_only import TextOnly
@@ -36,6 +38,7 @@ METHODS: dict[str, Method] = {
         Icd(),
         M3id(),
         Flb(),
+        ResDec(),
         Pai(),
         Vista(),
         Sid(),
@@ -43,6 +46,8 @@ METHODS: dict[str, Method] = {
         Opera(),
         Ict(),
         MaskCd(),
+        SiraFlb(),
+        SiraResDec(),
     )
 }
 

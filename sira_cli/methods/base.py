@@ -126,9 +126,8 @@ class Method:
             preset: the preset's part of it (`Preset.decisive`).
             task: `caption` or `ask`.
         """
-        if self.from_preset:
-            return dict(preset)
-        return {name: value for name, value in preset.items() if name != "sira"} | {self.name: self.keyed(task)}
+        own = {self.name: self.keyed(task)} if self.own_settings() or not self.from_preset else {}
+        return {name: value for name, value in preset.items() if name != "sira" or self.from_preset} | own
 
     def keyed(self, task: str) -> dict[str, Any]:
         """Return its settings in the form of record keys for a task."""

@@ -8,9 +8,13 @@ from typing import NamedTuple
 from sira_cli.errors import SettingsError
 from sira_cli.methods import METHODS
 from sira_cli.methods.base import Ability, Method
+from sira_cli.methods.logits_only import LogitsOnly
 from sira_cli.models.preset import Preset
 from sira_cli.models.schema import Schema
 
+VLLM_METHODS = [
+    name for name, method in METHODS.items() if name in ("sira", "greedy") or isinstance(method, LogitsOnly)
+]
 _REPETITION = ("repetition_penalty", "no_repeat_ngram_size")
 
 
@@ -44,7 +48,7 @@ ROWS = (
     Row("schema", "words", "{words} scores words of a text, but {schema} makes {made}: leave out one of them"),
     Row("schema", "no_rows", "{schema} rules out tokens one by one, but {no_rows} has its own search"),
     Row("schema", "changes", "{schema} makes {made}, which nothing changes: leave out {changes}"),
-    Row("engine", "other_method", "{engine} decodes with sira and greedy only: leave it out for {other_method}"),
+    Row("engine", "other_method", "{engine} decodes with {vllm_methods} only: leave it out for {other_method}"),
     Row(
         "engine", "guide", "{engine} writes texts in one go, which {guide} cannot: use `verify=` flag, or leave it out"
     ),
@@ -72,6 +76,7 @@ def check(
     """Check that the features of a run can be combined; `verify`: the mode of the second look."""
     generation, named = preset.generation, f"method {method.name}"
     tags = schema is not None and schema.as_tags
+    cuts = preset.sira_config.beta is not None or isinstance(method, LogitsOnly)
     changes = [f"`{name}=`" for name in preset.text.given() if not (tags and name in ("prefix", "suffix"))]
     features = {  # with their names in messages; empty: absent
         "sampling": "sampling" * (generation.temperature > 0),
@@ -93,16 +98,17 @@ def check(
         "demo": preset.name * (preset.name == "demo"),
         "streams": streams,
         "engine": f"`engine=` {engine}" * bool(engine),
-        "other_method": named * (method.name not in ("sira", "greedy")),
+        "other_method": named * (method.name not in VLLM_METHODS),
         "repetition": next((f"`{name}=`" for name in _REPETITION if name in preset.later()), ""),
         "loading": next((f"`{name}=`" for name in ("quantization", "attention") if getattr(preset.load, name)), ""),
         "thoughts": "`think=`" * bool(generation.think and schema is not None),
-        "cut": "`beta=`" * (preset.sira_config.beta is not None and schema is not None),
+        "cut": "`beta=`" * (schema is not None and cuts),
     }
     for row in ROWS:
         if features[row.one] and features[row.other]:
             made, leave_out = "tags" if tags else "JSON", "leave one of them out"
-            raise SettingsError(row.message.format(**features, made=made, leave_out=leave_out))
+            names = ", ".join(VLLM_METHODS)
+            raise SettingsError(row.message.format(**features, made=made, leave_out=leave_out, vllm_methods=names))
 
 
 def _lacking(method: Method, ability: Ability) -> str:

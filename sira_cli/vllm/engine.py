@@ -29,6 +29,7 @@ from sira_cli.errors import PictureSettingsError, SettingsError, SiraError
 from sira_cli.look.claims import LIST_TOKENS, Verify
 from sira_cli.look.second_look import SecondLook
 from sira_cli.methods.base import Method
+from sira_cli.methods.logits_only import LogitsOnly
 from sira_cli.methods.prompts import Prompt, pictures_of
 from sira_cli.models import combinations
 from sira_cli.models.hub import find_checkpoint
@@ -257,10 +258,12 @@ class VllmLvlm(Lvlm):
         """
         from vllm import SamplingParams
 
-        alpha = {"alpha": self.alpha}  # 0 under greedy
         waiting = []
         for index, prompt in enumerate(prompts):
-            own = ({"view": view} if view else alpha) | (asked[index] if asked else {})
+            own: dict[str, Any] = {"view": view} if view else {"alpha": self.alpha}  # 0 under greedy
+            if isinstance(self.decoder, LogitsOnly) and not view:
+                own["rule"] = {"method": self.method, "settings": self.decoder.settings()}
+            own |= asked[index] if asked else {}
             given = SamplingParams(
                 temperature=0,
                 detokenize=False,

@@ -12,11 +12,12 @@ from vllm.v1.sample.logits_processor.builtin import process_dict_updates
 
 from sira_cli.core.config import SiraConfig
 from sira_cli.errors import SettingsError
+from sira_cli.methods import METHODS
 from sira_cli.models.preset import Generation
 from sira_cli.models.sampling import pick, warpers
 from sira_cli.vllm.plugin import DRAW, KEY
 
-OWN = {"alpha", "view", "forced", "draw"}  # all but the first are for `engine`, and cannot come over HTTP
+OWN = {"alpha", "view", "rule", "forced", "draw"}  # all but the first are for `engine`, and cannot come over HTTP
 _NO_IDS: Any = None  # the warpers do not look at the text
 VIEWS = {"full": 0.0, "cf": -1.0, "contrast": None}  # alpha that leaves one stream alone
 
@@ -49,22 +50,35 @@ class Row:
 
     def __init__(self, asked: dict[str, Any], text: list[int]) -> None:
         self.alpha: float | None = asked.get("alpha")  # its own; None: the server's
-        self.whole = "view" in asked  # whether a cut-off by beta is left out
-        if self.whole:
+        self.whole = "view" in asked or "rule" in asked  # whether a cut-off by beta is left out
+        if "view" in asked:
             self.alpha = VIEWS[asked["view"]]
+        self._method: Any = None
+        if rule := asked.get("rule"):
+            self._method = METHODS[rule["method"]].with_values(**rule["settings"])
+            # A request that is preempted comes back as a new row, with the same wishes.
+            self._earlier: list[torch.Tensor] = rule.setdefault("earlier", [])  # [1, V] each
         self._forced, self._draw, self._text = asked.get("forced"), asked.get("draw"), text
-        self.picks = bool(self._forced or self._draw)  # whether it leaves one token only
+        self.changes = bool(self._method or self._forced or self._draw)  # whether `changed` does anything
         if self._draw:
             self._random = torch.Generator().manual_seed(self._draw["seed"])
             self._warpers = warpers(Generation(**{name: self._draw[name] for name in DRAW}))
             self._drawn: list[torch.Tensor] = []
 
-    def picked(self, logits: torch.Tensor) -> torch.Tensor:
-        """Return logits `[1, V]` that leave the next token only: a given one, or one drawn by the text's next number.
+    def changed(self, logits: torch.Tensor) -> torch.Tensor:
+        """Return logits `[1, V]` under the method's rule, or those that leave the next token only: a given one, or one
+        drawn by the text's next number.
 
         A step may be computed twice, or its token be thrown away: the number is that of the token's place.
         """
         place = len(self._text)
+        if self._method:
+            z = logits.float()
+            del self._earlier[place:]
+            logits = self._method.rule(z, self._earlier, place).to(logits.dtype)
+            self._method.keep(self._earlier, z)
+            if not self._draw:
+                return logits
         if self._forced:
             forced = torch.full_like(logits, -torch.inf)
             forced[:, self._forced[min(place, len(self._forced) - 1)]] = 0
@@ -88,7 +102,7 @@ class RequestRows(LogitsProcessor):  # type: ignore[misc]  # vLLM is not install
             raise SettingsError("prompt_logprobs are not defined under SIRA: leave them out")
 
     def is_argmax_invariant(self) -> bool:
-        """Return False: `apply` may leave one token."""
+        """Return False: `apply` changes the order of tokens."""
         return False
 
     def update_state(self, batch_update: Any) -> None:
@@ -101,8 +115,8 @@ class RequestRows(LogitsProcessor):  # type: ignore[misc]  # vLLM is not install
         process_dict_updates(self.rows, batch_update, row)
 
     def apply(self, logits: torch.Tensor) -> torch.Tensor:
-        """Pick tokens; `compute_logits` has contrasted the logits `[R, V]`."""
+        """Apply methods' rules, and pick tokens; `compute_logits` has contrasted the logits `[R, V]`."""
         for index, row in self.rows.items():
-            if row.picks and index < len(logits):
-                logits[index : index + 1] = row.picked(logits[index : index + 1])
+            if row.changes and index < len(logits):
+                logits[index : index + 1] = row.changed(logits[index : index + 1])
         return logits

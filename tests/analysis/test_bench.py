@@ -87,7 +87,8 @@ def test_a_request_is_what_its_method_should_do(qwen: Lvlm, method: str, batch: 
     width, new = inputs["input_ids"].shape[1], tokens - 1
     text = max(a - b for a, b in zip(prompt, image, strict=True))
     two = dict.fromkeys(("text-only", "m3id", "pai"), text + new) | dict.fromkeys(("vcd", "maskcd"), width + new)
-    more = {"sira": 2 * (text + new), "sid": 2 * (max(prompt) + new), **{name: 4 * rows for name, rows in two.items()}}
+    more = {name: 2 * (text + new) for name in METHODS if name.startswith("sira")}
+    more |= {"sid": 2 * (max(prompt) + new), **{name: 4 * rows for name, rows in two.items()}}
     if method == "icd":
         more["icd"] = 4 * (inputs["contrast_input_ids"].shape[1] + new)
     rows = (5 if method == "opera" else 1) * 4 * (width + new) + more.get(method, 0)  # five beams

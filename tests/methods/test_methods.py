@@ -18,6 +18,7 @@ from sira_cli.errors import AttachError, SettingsError, UnsupportedModelError
 from sira_cli.methods import METHODS
 from sira_cli.methods.base import Method, TwoPasses
 from sira_cli.methods.dola import Dola
+from sira_cli.methods.logits_only import LogitsOnly
 from sira_cli.methods.maskcd import MASS
 from sira_cli.methods.sid import Sid, SidAsPublished
 from tests.support import reference_methods as slow
@@ -48,7 +49,10 @@ def expected_of(method: Method, case: Tiny, **settings: Any) -> Texts:
         branch = slow.text_only(case)
     elif name in ("vcd", "icd"):
         branch = branch_of(method, case)  # the noise has tests of its own
-    rules = {"flb": slow.flb_rule(0.3, 0.05, 0.1), "greedy+apc": lambda z, other, step: slow.cut(z, z, 0.1)}
+    after = {"flb": slow.flb_rule(0.3, 0.05, 0.1), "resdec": slow.resdec_rule(0.5, 128, 0.1)}
+    if name.startswith("sira+"):
+        return slow.after_sira(case, after[name.removeprefix("sira+")], **settings)
+    rules = {**after, "greedy+apc": lambda z, other, step: slow.cut(z, z, 0.1)}
     rules |= {"text-only": lambda z, other, step: 1.5 * z - 0.5 * other, "m3id": slow.m3id_rule}
     rules |= dict.fromkeys(("vcd", "icd"), slow.vcd_rule(1.0, 0.1))
     return slow.decode(case, branch, rules[name], **settings)
@@ -97,7 +101,13 @@ def test_families_that_a_method_cannot_follow_are_refused(method: Method, name: 
 
 
 POWERLESS = {name: {"alpha": 0.0} for name in ("text-only", "vcd", "icd", "maskcd")}
-POWERLESS |= {"greedy+apc": {}, "ict": {"strength": 0.0}, "m3id": {"decay": 0.0}, "flb": {"gamma": 0.0}}
+POWERLESS |= {
+    "greedy+apc": {},
+    "ict": {"strength": 0.0},
+    "m3id": {"decay": 0.0},
+    "flb": {"gamma": 0.0},
+    "resdec": {"weight": 0.0},
+}
 POWERLESS |= {"pai": {"raised": 0.0, "gamma": 1.0}, "vista": {"strength": 0.0, "mix": 0.0}}
 POWERLESS |= {"sid": {"alpha": 0.0, "visible": 3}}
 
@@ -140,7 +150,12 @@ def test_logits_processors_get_what_the_rule_gave(method: Method, name: str):
     assert decoded(method, case, repetition_penalty=1.7)[0][0].tolist() == expected.tokens
 
 
-NEEDS_CACHE = {"flb": "leave out use_cache", "sid": "leave out use_cache", "ict": "leave use_cache on"}
+NEEDS_CACHE = {
+    "flb": "leave out use_cache",
+    "resdec": "leave out use_cache",
+    "sid": "leave out use_cache",
+    "ict": "leave use_cache on",
+}
 
 
 @each_method
@@ -159,12 +174,14 @@ def test_sampling_draws_from_the_scores_and_a_seed_repeats_it(method: Method):
     before = hooks(case.model)
     for more in ({"num_beams": 2}, {"do_sample": True, "num_return_sequences": 2}, {"use_cache": False}):
         message = "beams, several returned sequences, use_cache=False" if isinstance(method, TwoPasses) else ""
-        if "use_cache" in more and method.name in NEEDS_CACHE:
-            message = NEEDS_CACHE[method.name]
+        if "num_beams" in more and isinstance(method, LogitsOnly):
+            message = "follows one text per row: leave out num_beams"
+        if "use_cache" in more:
+            message = NEEDS_CACHE.get(method.name.removeprefix("sira+"), message)
         if message:
             with pytest.raises(UnsupportedModelError, match=message):
                 decoded(method, case, **more)
-        elif method.name != "flb" and "use_cache" not in more:
+        elif "use_cache" not in more:
             assert len(decoded(method, case, **more)[0]) == more.get("num_return_sequences", 1)
     assert hooks(case.model) == before
 

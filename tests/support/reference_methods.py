@@ -6,6 +6,7 @@ One unpadded prompt at a time. It shares no code with the package: rules and bra
 from __future__ import annotations
 
 import copy
+import itertools
 import math
 import statistics
 import sys
@@ -18,7 +19,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from sira_cli.core.reference import extend
+from sira_cli.core.reference import counterfactual, extend
 from tests.support.tiny import IMAGE, SUPPRESS, Tiny
 
 Inputs = dict[str, Tensor]
@@ -129,6 +130,43 @@ def flb_rule(gamma: float, growth: float, beta: float) -> Rule:
         return cut(z + gamma * (1 - math.exp(-growth * (step - 1))) * first[0], z, beta)
 
     return rule
+
+
+def resdec_rule(weight: float, pool: int, beta: float) -> Rule:
+    """Residual Decoding for one text, whose earlier logits are kept from the call with step 1."""
+    past: list[Tensor] = []
+
+    def rule(z: Tensor, other: Tensor, step: int) -> Tensor:
+        earlier, mixed = past[: step - 1], z
+        past[:] = [*earlier, z]
+        if earlier:
+            candidates = sorted(range(len(z)), key=lambda token: -float(z[token]))[:pool]
+            p = [each[candidates].double().softmax(0) for each in earlier]
+            apart = [_jensen_shannon(*pair) for pair in itertools.pairwise(p)]
+            first = apart.index(min(apart)) if apart else 0
+            sure = [-float(each.log().mean()) for each in p[first:]]
+            mixed = (1 - weight) * z
+            for c, each in zip(sure, earlier[first:], strict=True):
+                mixed = mixed + weight * c / sum(sure) * each
+        return cut(mixed, z, beta)
+
+    return rule
+
+
+def _jensen_shannon(p: Tensor, q: Tensor) -> float:
+    m = (p + q) / 2
+    return float(sum(F.kl_div(m.log(), each, reduction="sum") for each in (p, q))) / 2
+
+
+def after_sira(case: Tiny, rule: Rule, k: int = 3, alpha: float = 0.5, **settings: Any) -> Texts:
+    """Greedy decoding by `rule(z_cd, z_cd, t)`, z_cd of Algorithm 1."""
+
+    def score(inputs: Inputs, step: int) -> Tensor:
+        image = F.pad(case.image, (0, step - 1), value=False)
+        z_cd = (1 + alpha) * logits(case.model, inputs) - alpha * counterfactual(case.model, inputs, image, k)
+        return rule(z_cd, z_cd, step)
+
+    return greedy(case, score, **settings)
 
 
 def m3id_rule(z: Tensor, other: Tensor, step: int) -> Tensor:

@@ -32,6 +32,9 @@ RUNS = {
     "another alpha": {"settings": {"alpha": 1.5, "max_new_tokens": 40}},
     "sampled": {"settings": {"temperature": 0.9, "top_p": 0.95, "top_k": 50, "seed": 7}},
     "sampled greedy": {"method": "greedy", "settings": {"temperature": 1.0, "min_p": 0.01, "seed": 3}},  # 0: a tie
+    "flb": {"method": "flb"},
+    "resdec after sira": {"method": "sira+resdec"},
+    "sampled flb after sira": {"method": "sira+flb", "settings": {"temperature": 0.9, "seed": 5}},
     "text settings": {"settings": {"prefix": "A photo: ", "max_sentences": 1}},
     "an answer": {"task": "ask", "prompt": "Is there a dog in the image?"},
     "choices": {"task": "ask", "prompt": "Is there a dog?", "choices": ["Yes", "No", "Perhaps not"]},
