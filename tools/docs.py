@@ -14,6 +14,8 @@ from pathlib import Path
 from textwrap import fill, shorten
 from typing import Any
 
+import yaml
+
 from sira_cli.analysis.bench.measure import BenchReport, BenchRow
 from sira_cli.cli.presets import shown_sizes
 from sira_cli.core.census import REFUSED, UNSETTLED
@@ -21,6 +23,7 @@ from sira_cli.core.families import FAMILIES, TESTED, output_projections
 from sira_cli.demo.measure import markdown, read_figures
 from sira_cli.demo.questions import held_out
 from sira_cli.errors import UnsupportedModelError
+from sira_cli.eval.report import PAPER
 from sira_cli.look.claims import DOUBTED
 from sira_cli.methods import METHODS
 from sira_cli.methods.base import Ability, Method
@@ -30,6 +33,7 @@ from sira_cli.models.preset import Preset
 from tests.support import tiny
 from tests.support.layouts import released_model
 from tools import comparison, ledger, speed, verified
+from tools.choose import FOLDER
 from tools.grammar import is_right
 from tools.support import FIFTHS, shipped
 
@@ -85,11 +89,21 @@ def census() -> str:
 
 
 def methods_table() -> str:
-    """Return the table of methods, each one's first docstring line; and the methods with each ability."""
-    rows = [["`--method`", "description"]]
+    """Return the table of methods: idea, needs, what papers claim and what was measured; and which have an ability."""
+    known = yaml.safe_load((FOLDER / "claims.yaml").read_text(encoding="utf-8"))
+    paper = yaml.safe_load(PAPER.read_text(encoding="utf-8"))["models"]["llava-1.5-7b"]["chair"]["64 tokens"]
+    measured = comparison.Comparison.read()
+    rows = [["`--method`", "idea", "needs", "claimed", "CHAIRi here", "time"]]
     for name, method in METHODS.items():
-        line = (sys.modules[type(method).__module__].__doc__ or "").strip().splitlines()[0]
-        rows.append([f"`{name}`", line.split(": ", 1)[1].rstrip(".")])
+        line = (sys.modules[type(method).__module__].__doc__ or "").strip().splitlines()[0].split(": ", 1)[1]
+        if name.startswith("sira+"):
+            line = (type(method).__doc__ or "").replace("`" * 2, "`")
+        claim = known["claims"].get(name, "")
+        if name in paper and name != "greedy":
+            claim = f"{paper['greedy']['CHAIRi']} to {paper[name]['CHAIRi']}"
+        changes = measured.report.differences.get(name)
+        cells = ["", ""] if changes is None else [f"{changes['CHAIRi']:+}", f"x{measured.cost[name].median:.2f}"]
+        rows.append([f"`{name}`", line.rstrip("."), known["needs"][name], claim, *cells])
     beams, traces = (
         ", ".join(name for name in METHODS if each in METHODS[name].abilities)
         for each in (Ability.BEAMS, Ability.TRACES)

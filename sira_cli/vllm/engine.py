@@ -83,7 +83,7 @@ def load(preset: Preset, method: Method, *, together: int = 1, at_once: Any = No
     if (folder / "generation_config.json").is_file():
         model.generation_config = GenerationConfig.from_pretrained(folder)
     lvlm = VllmLvlm(model.eval(), processor, preset, method, checkpoint.revision)
-    sira = {KEY: {"k": lvlm.both_streams.k or lvlm.k, "alpha": lvlm.sira.alpha, "beta": lvlm.sira.beta}}
+    sira = {KEY: {"k": lvlm.sira.layers_after_fork(lvlm.layers), "alpha": lvlm.sira.alpha, "beta": lvlm.sira.beta}}
     free, reserved = psutil.virtual_memory(), dict[str, float]()
     if current_platform.is_cpu():  # where vLLM would want more than other programs leave
         reserved["gpu_memory_utilization"] = 0.8 * free.available / free.total
@@ -202,7 +202,8 @@ class VllmLvlm(Lvlm):
         """Return the same model under another method that its engine can decode with."""
         other = super().under(method, preset, **settings)
         other.texts = self.texts
-        if (other.both_streams.k, other.sira.beta) != (self.both_streams.k, self.sira.beta):
+        fixed = [(each.sira.layers_after_fork(each.layers), each.sira.beta) for each in (self, other)]
+        if fixed[0] != fixed[1]:
             raise SettingsError("--engine vllm has one K and one beta for a whole run: give all methods the same")
         return other
 

@@ -73,7 +73,7 @@ class Row:
         """
         place = len(self._text)
         if self._method:
-            z = logits.float()
+            z = logits.to(torch.float32, copy=True)  # vLLM changes them in place
             del self._earlier[place:]
             logits = self._method.rule(z, self._earlier, place).to(logits.dtype)
             self._method.keep(self._earlier, z)

@@ -17,14 +17,14 @@ LENGTHS = (3, 31, 8, 24, 1, 16, 12, 40, 5, 9, 22, 2, 14, 28, 6, 18)
 
 
 def check(folder: Path, batches: list[dict[str, Any]], answers: list[list[Any]]) -> None:
-    """Each answer that is not drawn has the prompt and the tokens that `attach` gives, with the request's alpha."""
+    """Answers have the prompt and the tokens that `attach` gives with their alpha; not those drawn, or by a rule."""
     for batch, found in zip(batches, answers, strict=True):
         gone = {index for several in batch.get("abort", {}).values() for index in several}
         for index, (asked, answer) in enumerate(zip(batch["requests"], found, strict=True)):
             given = asked.get("sira") or {}
             if isinstance(given, str):
                 given = json.loads(given)
-            if index not in gone and "draw" not in given:
+            if index not in gone and not given.keys() & {"draw", "rule"}:
                 assert answer == by_attach(folder, asked, given.get("alpha", 0.5)), asked
 
 
@@ -71,19 +71,21 @@ def test_preempted_and_aborted_requests(family, folder, pictures, run):
     many = [request(family, [picture], f"part {i}", 90) for i, picture in enumerate(pictures[:12])]
     many.append(request(family, [], "a red house", 90))
     many[4]["sira"] = {"alpha": 0}
-    drawn = (8, 9)
-    for index in drawn:
+    own = (8, 9, 10, 11)  # which keep a state of their own
+    for index in own[:2]:
         draw = {"seed": index, "temperature": 1.0, "top_p": 0.95, "top_k": 50, "min_p": 0.0}
         many[index]["sira"] = {"draw": draw}
-    again = {"requests": [*many[:2], *(many[index] for index in drawn)]}
+    for index in own[2:]:
+        many[index]["sira"] = {"view": "full", "rule": {"method": "resdec", "settings": {}}}
+    again = {"requests": [*many[:2], *(many[index] for index in own)]}
     batches = [{"requests": many, "abort": {"5": [1], "30": [6, 2]}}, again]
     options = {**SIRA, "num_gpu_blocks_override": 14, "block_size": 32, "max_model_len": 256}
     found = run("decode", folder(family), options=options, batches=batches)
     answers, enough = found["answers"]
     assert len(found["preempted"]) > 3
-    assert {f"0-{index}" for index in drawn} & {*found["preempted"]}
+    assert all({f"0-{index}" for index in kind} & {*found["preempted"]} for kind in (own[:2], own[2:]))
     assert answers[1] is None
-    assert [answers[index] for index in drawn] == enough[2:]
+    assert [answers[index] for index in own] == enough[2:]
     check(folder(family), batches, found["answers"])
 
 
