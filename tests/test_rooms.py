@@ -35,7 +35,7 @@ LINES = {
     "cli": 3_630,
 }
 # Lines of Python in the package, the tests and the tools. A feature enters with the lines that leave.
-WHOLE = {"sira_cli": 30_750, "tests": 22_430, "tools": 2_735}
+WHOLE = {"sira_cli": 30_925, "tests": 22_430, "tools": 2_735}
 # What one must know to change a decoder, and the lines of these rooms together.
 DECODER = ("core", "methods", "language", "models", "pictures", "run")
 DECODER_LINES = 14_460
