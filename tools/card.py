@@ -33,7 +33,7 @@ from sira_cli.demo.scenes import (
     Scene,
     render,
 )
-from sira_cli.eval.statistics import Figure, MethodFigures, Tally, ratio
+from sira_cli.eval.statistics import Figure, MethodFigures, Tally
 from sira_cli.models.presets import BUNDLED_FOLDER
 from sira_cli.models.schema import Schema
 from sira_cli.run.lvlm import Lvlm
@@ -41,6 +41,7 @@ from tools.choose import FOLDER
 from tools.language import TYPICAL_SHARE
 from tools.support import BATCH, from_json, measure_words, words_table
 from tools.texts import BLIND_QUESTIONS, OTHER_QUESTIONS
+from tools.verified import kinds_f1
 
 TRAINING = BUNDLED_FOLDER / "training.json"  # by `tools.train`
 CHOSEN = FOLDER / "sira.json"  # by `sira sweep`
@@ -206,16 +207,13 @@ def measure_tags(methods: Mapping[str, Lvlm], scenes: Sequence[Scene]) -> dict[s
             for scene, caption, listed in zip(batch, captions, lists, strict=True):
                 kinds = {"captions": {kind for _, _, kind in mentions(caption)}, "tags": {*(listed.data or ())}}
                 for way, named in kinds.items():
-                    row = {"named": len(named), "objects": len(scene.objects), "right": len(named & {*scene.objects})}
+                    right = len(named & {*scene.objects})
+                    row = {"kinds": len(named), "objects": len(scene.objects), "recalled objects": right}
                     tallies[way].counts[str(scene.seed)] = {key: float(count) for key, count in row.items()}
-        compared = MethodFigures.of(tallies, _f1)
+        compared = MethodFigures.of(tallies, kinds_f1)
         change = compared.differences("tags", "captions")
         found[name] = {way: compared.figures(way)["F1"] for way in tallies} | {"difference": change["F1"]}
     return found
-
-
-def _f1(total: Mapping[str, float]) -> dict[str, float]:
-    return {"F1": 200 * ratio(total["right"], total["named"] + total["objects"])}
 
 
 def tags_table(found: dict[str, dict[str, Any]]) -> str:

@@ -10,11 +10,11 @@ import argparse
 import dataclasses
 import json
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 from pydantic import TypeAdapter
 
@@ -28,14 +28,31 @@ from sira_cli.methods import METHODS, find
 from sira_cli.run.lvlm import Lvlm, load
 from tools.choose import FOLDER, Chosen, method_of, read_chosen
 
-FILE = FOLDER / "figures.json"
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
+
 FIGURES = (*CAPTION_FIGURES, "adversarial accuracy")
 VALIDATION, AUTHORS = "validation", "authors"  # where settings come from
-TIMED = 20  # scenes, unless fewer are measured; one more warms up
+TIMED = 20  # scenes, unless fewer are measured
+
+
+class Measured:
+    """Measurements in a file of `compared/`."""
+
+    file: ClassVar[Path]
+
+    def write(self: DataclassInstance, path: Path) -> None:
+        """Write one JSON object; `read` reads it."""
+        path.write_text(json.dumps(dataclasses.asdict(self), indent=1), encoding="utf-8")
+
+    @classmethod
+    def read(cls, path: Path | None = None) -> Self:
+        """Read measurements, by default those on the test scenes."""
+        return TypeAdapter(cls).validate_json((path or cls.file).read_text(encoding="utf-8"))
 
 
 @dataclass(frozen=True)
-class Comparison:
+class Comparison(Measured):
     """The measurements of several methods."""
 
     report: SceneReport  # figures and outcomes; the others are compared with the first method
@@ -43,15 +60,7 @@ class Comparison:
     origin: dict[str, str]  # of these: `validation` scenes, or its defaults: mostly its `authors`'
     cost: dict[str, Spread]  # by method, the time of a caption relative to greedy's of the same scene
     timed: int  # number of scenes for `cost`
-
-    def to_json(self) -> str:
-        """Return one JSON object; `read` reads it."""
-        return json.dumps(dataclasses.asdict(self), indent=1)
-
-    @classmethod
-    def read(cls, path: Path = FILE) -> Comparison:
-        """Read a comparison, by default the one on the test scenes."""
-        return TypeAdapter(cls).validate_json(path.read_text(encoding="utf-8"))
+    file = FOLDER / "figures.json"
 
     def table(self) -> str:
         """Return settings, figures and cost in Markdown, a row per method."""
@@ -95,21 +104,16 @@ def value_text(value: Any) -> str:
     return f"{value:g}" if isinstance(value, float) else "default" if value is None else str(value)
 
 
-def caption_costs(methods: Mapping[str, Lvlm], scenes: Sequence[Scene]) -> dict[str, Spread]:
-    """Return the time of a caption relative to the first method's of the same scene, all in turn, a scene per round;
-    the first round only warms up."""
-    ratios: dict[str, list[float]] = {name: [] for name in methods}
-    for number, scene in enumerate(scenes):
-        picture, seconds = render(scene)[0], {}
-        for name, lvlm in methods.items():
+def caption_seconds(ways: Mapping[str, Callable[[Any], object]], scenes: Sequence[Scene]) -> dict[str, list[float]]:
+    """Return the seconds of each way to caption a picture, all in turn, a scene per round; the first only warms up."""
+    rounds: list[dict[str, float]] = []
+    for picture in [render(scene)[0] for scene in (*scenes[:1], *scenes[:TIMED])]:
+        rounds.append({})
+        for name, caption in ways.items():
             began = time.perf_counter()
-            lvlm.answer(lvlm.prepare([picture], [lvlm.preset.prompts.caption]))
-            seconds[name] = time.perf_counter() - began
-        base = next(iter(seconds.values()))
-        for name, each in seconds.items():
-            if number:
-                ratios[name].append(each / base)
-    return {name: Spread.of(row) for name, row in ratios.items()}
+            caption(picture)
+            rounds[-1][name] = time.perf_counter() - began
+    return {name: [each[name] for each in rounds[1:]] for name in ways}
 
 
 def load_all(names: Sequence[str], chosen: Mapping[str, Chosen]) -> tuple[dict[str, Lvlm], dict[str, str]]:
@@ -131,7 +135,6 @@ def compare(names: Sequence[str], scenes: Sequence[Scene], units: Units[list[str
     for name, reason in failed.items():
         print(f"{name} is left out: {reason}")
     report = measure(methods, scenes, Questions(), lambda done: print(f"{done} of {len(scenes)} scenes"), units)
-    rounds = [*scenes[:1], *scenes[:TIMED]]  # the first warms up
     settings, origin = {}, {}
     for name, lvlm in methods.items():
         if name in chosen:
@@ -140,7 +143,10 @@ def compare(names: Sequence[str], scenes: Sequence[Scene], units: Units[list[str
             settings[name], origin[name] = {"k": lvlm.k, "alpha": lvlm.alpha}, VALIDATION
         elif own := find(name).settings():
             settings[name], origin[name] = own, AUTHORS
-    return Comparison(report, settings, origin, caption_costs(methods, rounds), len(rounds) - 1)
+    seconds = caption_seconds({name: lvlm.caption for name, lvlm in methods.items()}, scenes)
+    ratios = {name: [a / b for a, b in zip(row, seconds["greedy"], strict=True)] for name, row in seconds.items()}
+    cost = {name: Spread.of(row) for name, row in ratios.items()}
+    return Comparison(report, settings, origin, cost, len(seconds["greedy"]))
 
 
 def main() -> None:
@@ -149,12 +155,12 @@ def main() -> None:
     parser.add_argument("methods", nargs="*", metavar="METHOD", default=[*METHODS], help="which ones (default: all)")
     parser.add_argument("--count", type=int, default=1_000, help="number of test scenes")
     parser.add_argument("--texts", type=Path, metavar="FILE.jsonl", help="keep every text here, to go on")
-    parser.add_argument("--output", type=Path, default=FILE, metavar="FILE.json", help="the measurements")
+    parser.add_argument("--output", type=Path, default=Comparison.file, metavar="FILE.json", help="the measurements")
     given = parser.parse_args()
     with closing(Units[list[str]](given.texts)) as units:
         units.begin({"scenes": "drawn"})
         found = compare(given.methods, [held_out(seed) for seed in TEST_SEEDS[: given.count]], units)
-    given.output.write_text(found.to_json(), encoding="utf-8")
+    found.write(given.output)
     print(found.tables())
 
 

@@ -6,15 +6,11 @@
 from __future__ import annotations
 
 import argparse
-import dataclasses
-import json
-import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-
-from pydantic import TypeAdapter
 
 from sira_cli.analysis.bench.measure import Spread, device_name
 from sira_cli.analysis.experiment import Units
@@ -30,10 +26,9 @@ from sira_cli.run.lvlm import Lvlm
 from sira_cli.run.records import hash_of
 from sira_cli.run.task import Caption
 from tools.choose import FOLDER
-from tools.comparison import TIMED
+from tools.comparison import TIMED, Measured, caption_seconds
 from tools.grammar import instances, is_broken
 
-FILE = FOLDER / "verified.json"
 BATCH = 25
 # The figures of the table, with their titles.
 COLUMNS = {name: name for name in ("CHAIRi", "coverage", "F1")} | {"CHAIRs": "captions with an error"}
@@ -42,22 +37,14 @@ _DENOMINATORS = {**CAPTION_DENOMINATORS, "instances": ("instances",), "broken": 
 
 
 @dataclass(frozen=True)
-class VerifiedReport:
+class VerifiedReport(Measured):
     """Figures of captions with and without a second look, and their cost."""
 
     report: SceneReport  # the others are compared with greedy as decoded
     seconds: dict[str, Spread]  # of a single picture, from its samples to its text
     timed: int  # number of timed scenes
     machine: str  # where they were timed
-
-    def to_json(self) -> str:
-        """Return one JSON object; `read` reads it."""
-        return json.dumps(dataclasses.asdict(self), indent=1)
-
-    @classmethod
-    def read(cls, path: Path = FILE) -> VerifiedReport:
-        """Read a report, by default the one on the test scenes."""
-        return TypeAdapter(cls).validate_json(path.read_text(encoding="utf-8"))
+    file = FOLDER / "verified.json"
 
     def table(self) -> str:
         """Return the figures in Markdown, a row per way to make captions."""
@@ -122,10 +109,15 @@ def _counts(scene: Scene, text: str) -> Counts:
 def _figures(total: Mapping[str, float]) -> dict[str, float]:
     """Return the figures of captions, and those of their faults, in percent."""
     return caption_figures(total) | {
-        "F1": 200 * ratio(total["recalled objects"], total["kinds"] + total["objects"]),
+        **kinds_f1(total),
         "instances": 100 * ratio(total["extra instances"], total["instances"]),
         "broken": 100 * ratio(total["broken"], total["captions"]),
     }
+
+
+def kinds_f1(total: Mapping[str, float]) -> dict[str, float]:
+    """Return the F1 of the kinds of objects named, in percent."""
+    return {"F1": 200 * ratio(total["recalled objects"], total["kinds"] + total["objects"])}
 
 
 def _texts(lvlm: Lvlm, task: Caption, scenes: Sequence[Scene]) -> list[str]:
@@ -142,29 +134,14 @@ def looked(method: str, verify: Verify) -> str:
     return f"{method} + {verify.mode}"
 
 
-def caption_seconds(
-    methods: Mapping[str, Lvlm], scenes: Sequence[Scene], looks: Sequence[tuple[str, Verify]]
-) -> dict[str, Spread]:
-    """Return the seconds of a caption with and without a second look, in turn, a scene a round; the first warms up."""
-    ways: list[tuple[str, str, Verify | None]] = [(name, name, None) for name in methods]
-    ways += [(looked(*look), *look) for look in looks]
-    seconds: dict[str, list[float]] = {own: [] for own, _, _ in ways}
-    for number, scene in enumerate(scenes):
-        picture = render(scene)[0]
-        for own, name, verify in ways:
-            began = time.perf_counter()
-            methods[name].caption(picture, verify=verify)
-            if number:
-                seconds[own].append(time.perf_counter() - began)
-    return {name: Spread.of(row) for name, row in seconds.items()}
-
-
 def main() -> None:
     """Run the command line."""
     parser = argparse.ArgumentParser(prog="python -m tools.verified", description="Measure the second look.")
     parser.add_argument("--count", type=int, default=1_000, help="number of test scenes")
     parser.add_argument("--texts", type=Path, metavar="FILE.jsonl", help="keep every text here, to go on")
-    parser.add_argument("--output", type=Path, default=FILE, metavar="FILE.json", help="the measurements")
+    parser.add_argument(
+        "--output", type=Path, default=VerifiedReport.file, metavar="FILE.json", help="the measurements"
+    )
     parser.add_argument("--split", choices=("test", "validation"), default="test", help="which scenes")
     parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="keys of the preset")
     given = parser.parse_args()
@@ -179,10 +156,11 @@ def main() -> None:
         units.begin({"scenes": "drawn"})
         said = lambda done: print(f"{done} of {len(scenes)} scenes", flush=True)  # noqa: E731
         report = measure_verified(methods, scenes, looks, said, units)
-    rounds = [*scenes[:1], *scenes[:TIMED]]  # the first warms up
-    device = device_name(methods["greedy"].model.device)
-    found = VerifiedReport(report, caption_seconds(methods, rounds, looks), len(rounds) - 1, device)
-    given.output.write_text(found.to_json(), encoding="utf-8")
+    ways = {name: lvlm.caption for name, lvlm in methods.items()}
+    ways |= {looked(name, verify): partial(methods[name].caption, verify=verify) for name, verify in looks}
+    seconds = {way: Spread.of(row) for way, row in caption_seconds(ways, scenes).items()}
+    found = VerifiedReport(report, seconds, min(TIMED, len(scenes)), device_name(methods["greedy"].model.device))
+    found.write(given.output)
     print(found.table())
 
 

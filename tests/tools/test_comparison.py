@@ -118,7 +118,7 @@ def test_tables_say_figures_differences_settings_and_cost():
 
 
 def test_a_comparison_is_read_as_it_was_written(tmp_path):
-    (tmp_path / "made.json").write_text(comparison().to_json(), encoding="utf-8")
+    comparison().write(tmp_path / "made.json")
     assert Comparison.read(tmp_path / "made.json") == comparison()
 
 
