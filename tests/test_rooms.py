@@ -38,7 +38,7 @@ LINES = {
 WHOLE = {"sira_cli": 30_925, "tests": 22_430, "tools": 2_735}
 # What one must know to change a decoder, and the lines of these rooms together.
 DECODER = ("core", "methods", "language", "models", "pictures", "run")
-DECODER_LINES = 14_460
+DECODER_LINES = 14_610
 
 
 @functools.cache
