@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 from pathlib import Path
 
@@ -90,16 +89,12 @@ def test_a_calibration_of_ict_that_does_not_fit_is_refused(method, given, shape,
     assert hooks(case.model) == before
 
 
-def test_the_vectors_follow_the_precision_of_the_layers():
+def test_the_vectors_follow_the_precision_of_the_layers_and_a_prompt_in_pieces_is_refused():
     case = tiny.llava()
+    with pytest.raises(UnsupportedModelError, match="chunked"):  # the last positions of pieces would change
+        decoded(Ict(), case, prefill_chunk_size=8)
     half = Tiny(case.model.bfloat16(), {**case.inputs, "pixel_values": case.inputs["pixel_values"].bfloat16()})
     assert decoded(Ict(), half)[0].shape == (1, 6)
-
-
-def test_a_prompt_in_pieces_is_refused():
-    """Positions that are the last of a piece only would change."""
-    with pytest.raises(UnsupportedModelError, match="chunked"):
-        decoded(Ict(), case_of("LLaVA-1.5"), prefill_chunk_size=8)
 
 
 # --- maskcd
@@ -129,15 +124,32 @@ def test_z_scores_and_the_usual_threshold_by_hand():
     assert MaskCd(threshold=2.5).threshold_for(4) == 2.5
 
 
-def test_without_an_image_head_it_is_refused_and_not_greedy_unseen(tmp_path):
-    case, method = case_of("LLaVA-1.5"), written(tmp_path, UNEVEN, threshold=2.5)
-    message = r"no head has a z-score above 2\.5, the largest is 1\.732 \(layer 1, head 1\): give method maskcd a lower"
-    with pytest.raises(SettingsError, match=message), attached(method, case):
-        pass
-    with pytest.raises(SettingsError, match=message):
+OTHER_MODEL = r"made for a model of {} heads .* has 6 x 4: sira calibrate maskcd"
+
+
+@pytest.mark.parametrize(
+    ("mass", "threshold", "error", "message"),
+    [
+        # Else it would be greedy, unseen.
+        (
+            UNEVEN,
+            2.5,
+            SettingsError,
+            r"no head has a z-score above 2\.5, the largest is 1\.732 \(layer 1, head 1\): give",
+        ),
+        ([[0.5] * 4] * 6, 0.0, SettingsError, "no head has"),
+        ([[0.1] * 3 + [0.9]] * 5, 1.0, SettingsError, OTHER_MODEL.format("5 x 4")),
+        ([[0.1] * 7 + [0.9]] * 6, 1.0, SettingsError, OTHER_MODEL.format("6 x 8")),
+        (torch.ones(2), 1.0, DataError, "has no image_mass"),
+        (torch.full((6, 4), torch.nan), 1.0, DataError, "has no image_mass"),
+    ],
+)
+def test_a_calibration_of_maskcd_that_does_not_fit_is_refused(mass, threshold, error, message, tmp_path):
+    case, method = case_of("LLaVA-1.5"), written(tmp_path, mass, threshold=threshold)
+    with pytest.raises(error, match=message):
         method.check_model(case.model, None)
-    with pytest.raises(SettingsError, match="no head has"):
-        written(tmp_path, [[0.5] * 4] * 6, threshold=0.0).image_heads()
+    with pytest.raises(error, match=message), attached(method, case):
+        pass
 
 
 @pytest.mark.parametrize("name", ["LLaVA-1.5", "Gemma 3", "Qwen3-VL"])
@@ -151,20 +163,7 @@ def test_several_heads_and_layers_without_one_equal_the_reference(tmp_path, name
     torch.testing.assert_close(scores[:, 0], expected.scores, atol=1e-4, rtol=1e-5)
 
 
-def test_a_calibration_of_another_model_is_refused(tmp_path):
-    case = case_of("LLaVA-1.5")
-    for mass, shape in (([[0.1] * 3 + [0.9]] * 5, "5 x 4"), ([[0.1] * 7 + [0.9]] * 6, "6 x 8")):
-        message = rf"made for a model of {shape} heads .* has 6 x 4: sira calibrate maskcd"
-        with pytest.raises(SettingsError, match=message):
-            written(tmp_path, mass, threshold=1.0).check_model(case.model, None)
-    for wrong in (torch.ones(2), torch.full((6, 4), torch.nan)):
-        with pytest.raises(DataError, match="has no image_mass"):
-            written(tmp_path, wrong).image_heads()
-    with pytest.raises(SettingsError, match="needs a calibration"):
-        MaskCd().image_heads()
-
-
-def test_records_and_keys_hold_the_threshold_in_force(sira, tmp_path):
+def test_records_and_keys_hold_the_threshold_in_force(tmp_path):
     lvlm, threshold = load("demo", method="maskcd", max_new_tokens=4), 2.5 * math.sqrt(2 / 31)
     held = lvlm.caption(EXAMPLE).method_settings
     assert held["threshold"] == pytest.approx(threshold)
@@ -176,12 +175,8 @@ def test_records_and_keys_hold_the_threshold_in_force(sira, tmp_path):
         return key_of(load("demo", method="maskcd", **settings), "caption", "a", "b", "c")
 
     assert key() == key(calibration=str(copy)) == key(threshold=threshold) != key(threshold=1.2)
-    command = ("caption", EXAMPLE, "-p", "demo", "--method", "maskcd", "--max-new-tokens", 4, "--json")
-    _, out, _ = sira(*command, "--set", "threshold=1.2", "--set", f"calibration={copy}")
-    assert json.loads(out)["method_settings"]["threshold"] == 1.2
-    code, _, err = sira(*command, "--set", "threshold=2.5")
-    assert code == 2
-    assert "the largest is 1.4" in err
+    with pytest.raises(SettingsError, match=r"the largest is 1\.4"):
+        load("demo", method="maskcd", threshold=2.5)
     # The shipped calibration silences some heads, and says what it is from.
     heads, origin = lvlm.decoder.image_heads(), lvlm.decoder.read().origin
     assert 0 < int(heads.sum()) < heads.numel() / 2
@@ -195,8 +190,6 @@ def test_attach_takes_a_calibration_and_one_s_own_inputs(tmp_path):
     expected, _ = decoded(method, case)
     with attach(case.model, method="maskcd", inputs=case.inputs, calibration=method.calibration):
         assert torch.equal(generate(case.model, case.inputs), expected)
-    with (
-        pytest.raises(SettingsError, match="set `calibration=` to a file"),
-        attach(case.model, method="maskcd", inputs=case.inputs),
-    ):
+    needed = pytest.raises(SettingsError, match="set `calibration=` to a file")
+    with needed, attach(case.model, method="maskcd", inputs=case.inputs):
         pass

@@ -82,7 +82,7 @@ def check(name: str, kind: str) -> None:
     if name == "opera":
         opera, limits = Opera(beams=2, candidates=3, threshold=2), {"max_new_tokens": STEPS, "eos_token_id": None}
         output = opera.generate(case.model, case.inputs, SiraConfig(), {}, **limits)
-        assert output[0, case.image.shape[1] :].tolist() == SlowOpera(case, opera.settings()).decode(STEPS).tokens
+        assert output[0, case.image.shape[1] :].tolist() == SlowOpera(case, opera.settings(), STEPS).tokens
         return
     method = METHODS[name] if name != "sid" else Sid(visible=min(2, int(case.image.sum()) - 1))
     if name == "sid" and kind in WINDOWED:
