@@ -1,16 +1,13 @@
-"""What depends on names of transformers: arguments are found by type and shape, private names are in one module."""
+"""Arguments that depend on names of transformers are found by type and shape."""
 
 from __future__ import annotations
-
-import re
-from pathlib import Path
 
 import pytest
 import torch
 from torch import nn
 from transformers.cache_utils import DynamicCache
 
-from sira_cli.core import arguments, upstream
+from sira_cli.core import arguments
 from sira_cli.core.masks import has_rows
 from sira_cli.errors import UnsupportedModelError
 
@@ -43,12 +40,3 @@ def test_what_has_a_row_per_token():
     """A position on each of three axes `[3, B, q]` is none, also where there are as many texts as they have tokens."""
     shapes = {(4, 7, 8): True, (1, 7): True, (3, 4, 7): False, (3, 7, 7): False, (7,): False}
     assert {shape: has_rows(torch.zeros(shape), 4, 7) for shape in shapes} == shapes
-
-
-def test_private_names_are_in_one_module():
-    source = Path(upstream.__file__)
-    private = {*re.findall(r"(?:model|config)\.(_\w+)", source.read_text(encoding="utf-8"))}
-    assert len(private) == 6
-    for path in source.parents[1].rglob("*.py"):
-        used = [name for name in private if name in path.read_text(encoding="utf-8")]
-        assert used == [] or path == source, f"{path}: {used} belong into sira_cli/core/upstream.py"

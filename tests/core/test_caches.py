@@ -101,20 +101,16 @@ def rows_of(**modules: nn.Module) -> Iterator[dict[str, list[int]]]:
             handle.remove()
 
 
-def parts(layer: nn.Module) -> dict[str, nn.Module]:
-    """The layer's projections: experts have none for all rows, and keys that serve as values need no second one."""
-    attention, mlp = layer.self_attn, getattr(layer, "mlp", None)
-    found = {name: getattr(attention, f"{name}_proj", None) for name in "qkvo"}
-    found |= {name: getattr(mlp, f"{name}_proj", None) for name in ("up", "down")}
-    return {name: module for name, module in found.items() if module is not None}
-
-
 def test_all_rows_get_keys_and_the_last_ones_all_else(family: tiny.Tiny):
     layer = [layer for layer in family.model.get_decoder().layers if hasattr(layer, "self_attn")][-1]
-    with attach(family.model, SiraConfig(k=3)), rows_of(**parts(layer)) as seen:
+    # Experts have no projections for all rows, and keys that serve as values need no second one.
+    named = {name: getattr(layer.self_attn, f"{name}_proj", None) for name in "qkvo"}
+    named |= {name: getattr(getattr(layer, "mlp", None), f"{name}_proj", None) for name in ("up", "down")}
+    projections = {name: module for name, module in named.items() if module is not None}
+    with attach(family.model, SiraConfig(k=3)), rows_of(**projections) as seen:
         family.model(**family.inputs, use_cache=False)  # with a cache, layers that share keys leave out more
     rows = family.image.shape[1] + int((~family.image).sum())
-    assert seen == {name: [rows] if name in "kv" else [2] for name in seen}
+    assert seen == {name: [rows] if name in "kv" else [2] for name in projections}
 
 
 @pytest.mark.parametrize("k", [1, 2, 3, 5])
@@ -151,14 +147,11 @@ def test_experts_and_families_that_were_not_tested_get_all_rows(monkeypatch):
     case = tiny.llava(text={**tiny.TEXT, "model_type": "mixtral", "num_local_experts": 4, "sliding_window": None})
     compared(case, SiraConfig(k=3), steps=4)
     last, rows = case.model.get_decoder().layers[-1], 2 * case.image.shape[1] - 16
-    with attach(case.model, SiraConfig(k=3)), rows_of(experts=last.mlp, o=last.self_attn.o_proj) as seen:
-        case.model(**case.inputs)
-    assert seen == {"experts": [rows], "o": [2]}
-    monkeypatch.setattr("sira_cli.core.families.TESTED", set())
-    with pytest.warns(match="not among the"), attach(case.model, SiraConfig(k=3)):  # noqa: SIM117 # hooks come first
-        with rows_of(experts=last.mlp, o=last.self_attn.o_proj) as seen:
+    for expected, warned in ([2], nullcontext()), ([rows], pytest.warns(match="not among the")):
+        with warned, attach(case.model, SiraConfig(k=3)), rows_of(experts=last.mlp, o=last.self_attn.o_proj) as seen:
             case.model(**case.inputs)
-    assert seen == {"experts": [rows], "o": [rows]}
+        assert seen == {"experts": [rows], "o": expected}
+        monkeypatch.setattr("sira_cli.core.families.TESTED", set())
 
 
 # --- what a step costs where starting an operation is dearer than its arithmetic, as on a large GPU
@@ -179,16 +172,11 @@ class Counted(TorchDispatchMode):
 
 @pytest.mark.parametrize("k", [1, 3])
 def test_a_late_layer_starts_few_operations(llava, k):
-    def step(fork) -> int:
-        """Operations of a step, from texts whose lengths differ by four."""
-        counts = []
+    started = []  # in texts whose lengths differ by four steps
+    for fork in (nullcontext, lambda: attach(llava.model, SiraConfig(k=k))):
         for tokens in (4, 8):
             with fork(), Counted() as counted:
                 generate(llava.model, llava.inputs, max_new_tokens=tokens)
-            counts.append(counted.started)
-        more, rest = divmod(counts[1] - counts[0], 4)
-        assert rest == 0
-        return more
-
-    greedy, sira = step(nullcontext), step(lambda: attach(llava.model, SiraConfig(k=k, alpha=0.5)))
-    assert greedy < sira <= greedy + ALL + LATE * k
+            started.append(counted.started)
+    greedy, sira = started[1] - started[0], started[3] - started[2]
+    assert greedy < sira <= greedy + 4 * (ALL + LATE * k)

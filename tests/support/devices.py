@@ -17,7 +17,6 @@ from typing import Any
 
 import torch
 from accelerate import dispatch_model
-from torch import nn
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_flatten, tree_map
@@ -122,25 +121,18 @@ def place_of(model: Any) -> dict[str, torch.device]:
     Where the output matrix is that of the embeddings, both are on the first one, as accelerate puts them.
     """
     backbone = find_backbone(model)
-    layers, norm = backbone.decoder_layers, backbone.norm
-    tied = model.get_output_embeddings().weight is model.get_input_embeddings().weight
+    layers, head = backbone.decoder_layers, model.get_output_embeddings()
+    tied = head.weight is model.get_input_embeddings().weight
+    last = {id(backbone.norm)} if tied else {id(backbone.norm), id(head)}
     places: dict[str, torch.device] = {}
-
-    def walk(part: nn.Module, name: str) -> None:
-        if part is layers:
-            for index in range(len(layers)):
-                places[f"{name}.{index}"] = CARDS[index * len(CARDS) // len(layers)]
-        elif any(inside is layers for inside in part.modules()):
-            for own, child in part.named_children():
-                walk(child, f"{name}.{own}".lstrip("."))
-            for own, _ in part.named_parameters(recurse=False):
-                places[f"{name}.{own}".lstrip(".")] = ONE
-        else:
-            last = part is norm or (part is model.get_output_embeddings() and not tied)
-            places[name] = THREE if last else ONE
-
-    walk(model, "")
-    return places
+    for name, part in model.named_modules():
+        if all(inside is not layers for inside in part.modules()):
+            continue
+        parts = [*part.named_children(), *part.named_parameters(recurse=False)]
+        for number, (own, each) in enumerate(parts):
+            place = CARDS[number * len(CARDS) // len(layers)] if part is layers else THREE if id(each) in last else ONE
+            places[f"{name}.{own}".lstrip(".")] = place
+    return {name: place for name, place in places.items() if not any(other.startswith(f"{name}.") for other in places)}
 
 
 def spread(case: Tiny) -> Tiny:
