@@ -8,6 +8,7 @@ import torch
 from sira_cli.core.rules import cut_offs_kept, plausible
 from sira_cli.demo.questions import held_out, mentions
 from sira_cli.demo.scenes import VALIDATION_SEEDS, render
+from sira_cli.look import guiding
 from sira_cli.look.guide import Guide, GuideMask, GuideRules, NameTokens, Place, sentence_spans, whole_sentences
 from sira_cli.look.guiding import captions
 from sira_cli.look.words import shipped
@@ -37,7 +38,7 @@ def tokens_of(demo, text):
     return demo.processor.tokenizer(text, add_special_tokens=False).input_ids
 
 
-@pytest.mark.parametrize("kind", ["bytes", "pieces", "unigram"])
+@pytest.mark.parametrize("kind", ["bytes", "pieces"])
 def test_words_that_are_one_token_are_known_in_every_kind_of_tokenizer(kind):
     vocabulary, words = learned_vocabulary(kind, CORPUS), shipped()
     tokens = NameTokens(vocabulary, words)
@@ -152,6 +153,7 @@ def test_what_a_guide_lets_a_method_take_next(demo, rules):
         assert picked(demo, rules, text, {"dog", "cat"}, {"</s>": 20.0, " There": logit}) == token
     for banned, token in (((), " cat"), ((" cat",), " red")):  # a contrast does not draw it away from a name
         assert picked(demo, rules, "There is a", {"cat"}, {" cat": 9.0, " red": 10.0}, z, banned) == token
+    assert picked(demo, rules, "There is a cat. The", {"cat"}, {" cat": 9.0, " red": 10.0}, z) == " red"
     scores = {" cat": 20.0, " dog": 1.0, " red": 2.0}  # a banned name is not taken where only names may follow
     assert picked(demo, rules, "There is a", {"cat", "dog"}, scores, banned=(" cat",)) == " dog"
 
@@ -181,6 +183,13 @@ def test_a_sentence_that_the_model_does_not_finish_is_left_out(demo):
     assert (result.finish_reason, is_broken(result.text)) == ("cut", False)
     assert {claim["thing"] for claim in result.objects} == {"tree", "car"}
     assert result.draft.startswith(result.text)
+
+
+def test_a_text_that_never_leaves_out_what_it_may_not_name_ends_before_that_sentence(demo, monkeypatch):
+    monkeypatch.setattr(guiding, "TRIES", 0)
+    result = demo.caption(picture_of(SCENES[3]), verify="guide")
+    assert {*result.forbidden}.isdisjoint({name for _, _, name in mentions(result.text)})
+    assert (result.finish_reason, result.text[-13:]) == ("cut", "on the right.")
 
 
 @pytest.mark.parametrize(

@@ -1,9 +1,11 @@
-"""Things by noun phrases: spaCy's own machinery over words and a WordNet of ours, and the real data where it is."""
+"""Things by noun phrases: spaCy's own machinery over words of ours, and NLTK's reader of WordNet with our senses."""
 
 from __future__ import annotations
 
 import pickle
+from types import SimpleNamespace
 
+import nltk
 import pytest
 
 from sira_cli.errors import SettingsError
@@ -13,7 +15,6 @@ from tests.support.eval import language_data
 
 spacy = pytest.importorskip("spacy", reason="the extra `eval` is not installed")
 
-FILES = ["noun.animal", "verb", "adj", "adv", "noun.artifact", "noun.attribute", "noun.location", "noun.state"]
 _ANIMALS, _ARTIFACTS = ("aardvark", "dog", "octopus"), ("chandelier", "fire_hydrant", "hydrant", "lens", "street")
 SENSES = dict.fromkeys(_ANIMALS, "animal") | dict.fromkeys(_ARTIFACTS, "artifact")  # the most frequent first
 SENSES |= {"fire": "state state artifact", "watch": "attribute artifact", "mood": "state", "side": "location"}
@@ -38,31 +39,26 @@ def stand_in(doc):
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory) -> str:
-    nlp = spacy.blank("en", meta={"name": "made_up", "version": "1.2"})
+def folder(tmp_path_factory):
+    folder, nlp = tmp_path_factory.mktemp("data"), spacy.blank("en", meta={"name": "made_up", "version": "1.2"})
     nlp.add_pipe("tests_stand_in", name="parser")
-    folder = tmp_path_factory.mktemp("spacy") / "pipeline"
-    nlp.to_disk(folder)
-    return str(folder)
+    nlp.to_disk(folder / "pipeline")
+    language_data.build(folder / "nltk_data")
+    return folder
 
 
 @pytest.fixture(autouse=True)
-def data(folder, tmp_path, monkeypatch):
-    monkeypatch.setattr(words, "PIPELINE", folder)
-    folder = language_data.build(tmp_path / "nltk_data")
-    place = folder / "corpora" / "wordnet"
-    data = index = "  1 A remark\n"
-    for word, senses in sorted((word, files.split()) for word, files in SENSES.items()):
-        offsets = []
-        for sense in senses:
-            offsets.append(f"{len(data):08d}")
-            data += f"{offsets[-1]} {FILES.index(f'noun.{sense}'):02d} n 01 {word} 0 000 | it  \n"
-        index += f"{word} n {len(senses)} 0 {len(senses)} 0 {' '.join(offsets)}  \n"
-    (place / "data.noun").write_text(data)
-    (place / "index.noun").write_text(index)
-    (place / "noun.exc").write_text("")
-    (place / "lexnames").write_text("".join(f"{number:02d}\t{name}\t1\n" for number, name in enumerate(FILES)))
-    language_data.use(monkeypatch, folder)
+def data(folder, monkeypatch):
+    monkeypatch.setattr(words, "PIPELINE", str(folder / "pipeline"))
+    language_data.use(monkeypatch, folder / "nltk_data")
+    wordnet = nltk.corpus.wordnet
+    wordnet.ensure_loaded()
+    senses = {
+        name: [SimpleNamespace(lexname=f"noun.{each}".__str__) for each in SENSES[name].split()] for name in SENSES
+    }
+    monkeypatch.setattr(wordnet, "synsets", lambda name, pos: senses[name])
+    singular = dict(zip(senses, senses, strict=True)) | {"octopuses": "octopus"}
+    monkeypatch.setattr(wordnet, "morphy", lambda name, pos: singular.get(name))
     words._data.cache_clear()
     yield
     words._data.cache_clear()
@@ -100,13 +96,11 @@ def test_the_name_says_what_decides_and_the_data_stays_behind_where_it_is_sent()
 
 
 def test_what_is_missing_is_named(monkeypatch, tmp_path):
-    (tmp_path / "nltk_data/corpora/wordnet/index.noun").unlink()
     words._data.cache_clear()
-    language_data.use(monkeypatch, tmp_path / "nltk_data")
+    language_data.use(monkeypatch, tmp_path)
     with pytest.raises(SettingsError, match=r"and NLTK with WordNet: .*python -m nltk.downloader wordnet"):
         NounPhrases()
     monkeypatch.setattr(words, "PIPELINE", "none")
-    with pytest.raises(
-        SettingsError, match=r"need spaCy with none, .*pip install .*\[eval\]'.*spacy download en_core_"
-    ):
+    found = r"need spaCy with none, .*pip install .*\[eval\]'.*spacy download en_core_"
+    with pytest.raises(SettingsError, match=found):
         NounPhrases()

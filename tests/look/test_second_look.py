@@ -9,7 +9,6 @@ import pytest
 import torch
 from PIL import Image
 from skimage import data
-from transformers import LogitsProcessor
 
 from sira_cli import load
 from sira_cli.core.passes import BIDIRECTIONAL, ImagePrefix, followed
@@ -47,15 +46,20 @@ def asked(lvlm, image, question):
     return seen[0]
 
 
+def look_of(lvlm) -> SecondLook:
+    """A second look whose tokenizer may have no token for yes, as those of tiny models."""
+    look = SecondLook.__new__(SecondLook)
+    look._lvlm, look._worded, look.finder = lvlm, {}, ObjectFinder(Verify(), lvlm.preset)
+    return look
+
+
 def test_answers_are_those_of_ask_in_every_family(greedy, monkeypatch):
-    passes = []
+    passes, look = [], look_of(greedy)
     monkeypatch.setattr(second_look, "ImagePrefix", lambda *args: passes.append(args) or ImagePrefix(*args))
-    look = SecondLook.__new__(SecondLook)  # tiny tokenizers may have no token for yes
-    look._lvlm, look._worded = greedy, {}
     for image in (CHELSEA, CHELSEA.crop((0, 0, 300, 300)).resize((700, 200))):
         found = look.last_logits(image, QUESTIONS)
-        for row, question in enumerate(QUESTIONS):
-            torch.testing.assert_close(found[row], asked(greedy, image, question), atol=1e-4, rtol=1e-4)
+        expected = torch.stack([asked(greedy, image, question) for question in QUESTIONS])
+        torch.testing.assert_close(found, expected, atol=1e-4, rtol=1e-4)
         assert not torch.allclose(found[0], found[1], atol=1e-3)
         torch.testing.assert_close(found, look._whole(image, QUESTIONS), atol=1e-4, rtol=1e-4)
     assert len(passes) == (0 if greedy.model.config.model_type == "paligemma" else 2)
@@ -78,22 +82,16 @@ def test_a_thing_is_asked_about_once_and_the_picture_is_encoded_once(demo):
 @pytest.mark.parametrize("far", [3.0, 300.0])
 def test_a_model_that_answers_neither_yes_nor_no(demo, monkeypatch, far):
     """Support is that of the two logits all the same, however improbable both are; `neither` is what lies elsewhere."""
-    look = SecondLook(demo)
-    yes, no = (
-        sorted({ids[0] for word in words if len(ids := demo.vocabulary.encode(word)) == 1})
-        for words in (
-            ["Yes", "yes", "YES", " Yes", " yes", " YES"],
-            [f"{space}{word}" for space in ("", " ") for word in ("No", "no", "NO", "Not", "not")],
-        )
-    )
+    look, words = SecondLook(demo), [["Yes", "yes", "YES"], ["No", "no", "NO", "Not", "not"]]
+    known = [[demo.vocabulary.encode(space + word) for space in ("", " ") for word in each] for each in words]
+    yes, no = (sorted({ids[0] for ids in each if len(ids) == 1}) for each in known)
     logits = torch.zeros(1, 100 + max(yes + no))
     logits[0, yes], logits[0, no], logits[0, 0] = -far, -far - 1.0, far
     monkeypatch.setattr(look, "last_logits", lambda image, questions, prefix: logits)
     (claim,) = look.check(CHELSEA, "A cat.").objects
     odds = len(yes) / len(no) * math.e
     assert claim.support == pytest.approx(odds / (1 + odds), abs=1e-5)
-    probabilities = logits[0].double().softmax(0)
-    assert claim.neither == pytest.approx(1 - probabilities[yes + no].sum().item(), abs=1e-6)
+    assert claim.neither == pytest.approx(1 - logits[0].double().softmax(0)[yes + no].sum().item(), abs=1e-6)
 
 
 def test_the_words_of_another_language_are_a_key_of_a_preset(demo):
@@ -101,16 +99,12 @@ def test_the_words_of_another_language_are_a_key_of_a_preset(demo):
     own = {"prompts": {"verify": 'Is there "{name}"?'}, "verify": {"yes": "No, no", "no": "Yes, yes"}}
     preset = presets.validate({"model": "x", **own}, "test")
     english = demo.preset.verify.model_copy(update={"yes": "Yes, yes", "no": "No, no"})
-    looks = [
-        SecondLook(
-            demo.under(demo.decoder, demo.preset.model_copy(update={"prompts": preset.prompts, "verify": words}))
-        )
-        for words in (preset.verify, english)
-    ]
-    finder = looks[0].finder
-    assert [*map(finder.question, finder.words.things("A cat."))] == ['Is there "cat"?']
+    changes = ({"prompts": preset.prompts, "verify": words} for words in (preset.verify, english))
+    looks = [SecondLook(demo.under(demo.decoder, demo.preset.model_copy(update=each))) for each in changes]
     one, other = (look.check(CHELSEA, "A cat.").objects[0].support for look in looks)
     assert one == pytest.approx(1 - other, abs=1e-5)
+    finder = looks[0].finder
+    assert [*map(finder.question, finder.words.things("A cat."))] == ['Is there "cat"?']
     expected = {"mode": "flag", "words": "chair+amber/1", "question": preset.prompts.verify, "min_support": 0.5}
     assert Verify().settings(preset) == expected | own["verify"]
 
@@ -154,15 +148,9 @@ PROMPTS = ["Describe this image.", "What is there to be seen in this image? Say 
 GIVEN = [[40, 41, 42, 43, 44], [50, 51, 52]]
 
 
-class Seen(LogitsProcessor):
-    """Keeps the scores of every step."""
-
-    def __init__(self):
-        self.steps = []
-
-    def __call__(self, input_ids, scores):
-        self.steps.append(scores.clone())
-        return scores
+def kept(steps):
+    """A processor that keeps the scores of every step."""
+    return lambda input_ids, scores: steps.append(scores.clone()) or scores
 
 
 @pytest.fixture(params=REPRESENTATIVES, scope="module")
@@ -193,29 +181,29 @@ def moves_on(lvlm) -> bool:
 def test_given_tokens_and_what_follows_them(folder, method):
     lvlm = load(folder, method=method, dtype="float32", max_new_tokens=7)
     inputs = lvlm.to_device(lvlm.prepare(PICTURES, PROMPTS))
-    first, trail = Seen(), Trail([0, 1])
-    start = Start(GIVEN, processors=(first, GivenTokens(GIVEN, inputs["input_ids"].shape[1])))
+    first, trail = [], Trail([0, 1])
+    start = Start(GIVEN, processors=(kept(first), GivenTokens(GIVEN, inputs["input_ids"].shape[1])))
     texts = lvlm.generate(inputs, start=start, trail=trail).tolist()
     trail.end(texts)
     for row, given in enumerate(GIVEN):
         assert texts[row][: len(given)] == given
         for step in (0, len(given), 5):
             expected = whole(lvlm, PICTURES[row], PROMPTS[row], texts[row][:step])
-            torch.testing.assert_close(first.steps[step][row], expected, atol=1e-4, rtol=1e-4)
-    for rows, kept in (([0, 1], [5, 3]), ([1], [6]), ([1, 0], [0, 0])):
-        tokens = [texts[row][:count] for row, count in zip(rows, kept, strict=True)]
+            torch.testing.assert_close(first[step][row], expected, atol=1e-4, rtol=1e-4)
+    for rows, counts in (([0, 1], [5, 3]), ([1], [6]), ([1, 0], [0, 0])):
+        tokens = [texts[row][:count] for row, count in zip(rows, counts, strict=True)]
         back = trail.back(inputs, rows, tokens)
         assert (back is None) == moves_on(lvlm)
         if back is None:
             continue
-        (shorter, start), again = back, Seen()
+        (shorter, start), again = back, []
         given = GivenTokens([text[start.in_inputs :] for text in tokens], shorter["input_ids"].shape[1])
-        other = lvlm.generate(shorter, start=replace(start, processors=(again, given))).tolist()
+        other = lvlm.generate(shorter, start=replace(start, processors=(kept(again), given))).tolist()
         for place, row in enumerate(rows):
-            torch.testing.assert_close(again.steps[0][place], first.steps[start.in_inputs][row], atol=1e-4, rtol=1e-4)
-            if kept[place]:
+            torch.testing.assert_close(again[0][place], first[start.in_inputs][row], atol=1e-4, rtol=1e-4)
+            if counts[place]:
                 assert other[place] == texts[row][start.in_inputs :]
-                torch.testing.assert_close(again.steps[-1][place], first.steps[-1][row], atol=1e-4, rtol=1e-4)
+                torch.testing.assert_close(again[-1][place], first[-1][row], atol=1e-4, rtol=1e-4)
 
 
 @pytest.mark.parametrize("folder", [*REPRESENTATIVES, "Gemma 4 E"], indirect=True)
@@ -225,9 +213,7 @@ def test_a_second_look_takes_the_pictures_rows_from_the_caption(folder, method):
     lvlm = load(folder, method=method, dtype="float32", max_new_tokens=3)
     inputs, trail = lvlm.to_device(lvlm.prepare(PICTURES, PROMPTS)), Trail([0, 1])
     trail.end(lvlm.generate(inputs, trail=trail).tolist())
-    look = SecondLook.__new__(SecondLook)  # tiny tokenizers may have no token for yes
-    look._lvlm, look._worded, look.finder = lvlm, {}, ObjectFinder(Verify(), lvlm.preset)
-    recomputed = moves_on(lvlm) or lvlm.model.config.model_type in BIDIRECTIONAL
+    look, recomputed = look_of(lvlm), moves_on(lvlm) or lvlm.model.config.model_type in BIDIRECTIONAL
     for at, picture in zip(look.at(PICTURES, inputs, trail), PICTURES, strict=True):
         assert (at._prefix is None) == recomputed
         seen = picture if recomputed else Image.new("RGB", picture.size)

@@ -46,27 +46,19 @@ def under(lvlm: Lvlm, method: str | None = None, **settings: Any) -> Lvlm:
 
 
 def learned_vocabulary(kind: str, corpus: list[str]) -> Vocabulary:
-    """A tokenizer that has learned a corpus: of `bytes`, as GPT-2's; of `pieces` or `unigram`, as of SentencePiece."""
-    special = [] if kind == "bytes" else ["<unk>"]
+    """A tokenizer that has learned a corpus: of `bytes`, as GPT-2's; or of `pieces`, as of SentencePiece."""
     if kind == "bytes":
-        made = Tokenizer(models.BPE())
+        made, settings, more = Tokenizer(models.BPE()), {"initial_alphabet": pre_tokenizers.ByteLevel.alphabet()}, {}
         made.pre_tokenizer, made.decoder = pre_tokenizers.ByteLevel(add_prefix_space=False), decoders.ByteLevel()
     else:
-        made = Tokenizer(models.BPE(byte_fallback=True, unk_token="<unk>") if kind == "pieces" else models.Unigram())
+        made, more = Tokenizer(models.BPE(byte_fallback=True, unk_token="<unk>")), {"unk_token": "<unk>"}
+        settings = {"special_tokens": ["<unk>", *(f"<0x{byte:02X}>" for byte in range(256))]}
         made.pre_tokenizer = pre_tokenizers.Metaspace()
         made.decoder = decoders.Sequence([decoders.ByteFallback(), decoders.Metaspace()])
-    if kind == "unigram":
-        trainer = trainers.UnigramTrainer(vocab_size=200, unk_token="<unk>", special_tokens=special)
-    else:
-        every = [f"<0x{byte:02X}>" for byte in range(256)] * (kind == "pieces")
-        alphabet = pre_tokenizers.ByteLevel.alphabet() if kind == "bytes" else []
-        size = 420 if kind == "bytes" else 556
-        trainer = trainers.BpeTrainer(vocab_size=size, special_tokens=[*special, *every], initial_alphabet=alphabet)
-    made.train_from_iterator(corpus, trainer)
+    size = 420 if kind == "bytes" else 556
+    made.train_from_iterator(corpus, trainers.BpeTrainer(vocab_size=size, **settings))
     # Bytes are no special tokens: a text may hold them.
-    return Vocabulary(
-        PreTrainedTokenizerFast(tokenizer_object=made, **dict.fromkeys(["unk_token"] * len(special), "<unk>"))
-    )
+    return Vocabulary(PreTrainedTokenizerFast(tokenizer_object=made, **more))
 
 
 def installed(*args: object, **options) -> subprocess.CompletedProcess:
