@@ -31,7 +31,7 @@ from sira_cli.methods.calibrated import Calibrated
 from sira_cli.models import presets
 from sira_cli.models.preset import Preset
 from tests.support import tiny
-from tests.support.layouts import released_model
+from tests.support.checkpoints import released_model
 from tools import comparison, ledger, speed, verified
 from tools.choose import FOLDER
 from tools.grammar import is_right

@@ -28,7 +28,7 @@ from sira_cli.models.memory import cache_bytes
 from sira_cli.models.preset import Preset
 from sira_cli.models.processor import chat_inputs, load_processor
 from sira_cli.models.sizes import ModelSize
-from tests.support import layouts
+from tests.support import checkpoints
 
 PHOTOGRAPH = 4032, 3024
 LIKE = {  # models whose processor is that of another preset
@@ -90,9 +90,9 @@ def _cache(model: Any, text: Any) -> tuple[int, int]:
 def _picture(name: str) -> tuple[int, int]:
     """Return image tokens and patches of a photograph under a preset's limits."""
     preset, photograph = presets.find(name), Image.new("RGB", PHOTOGRAPH)
-    if name in layouts.NAMES:
+    if name in checkpoints.LAYOUTS:
         with tempfile.TemporaryDirectory() as folder:
-            layouts.write_files(name, Path(folder) / name)
+            checkpoints.write_files(name, Path(folder) / name)
             config: Any = AutoConfig.from_pretrained(Path(folder) / name)
             processor = load_processor(Path(folder) / name, image=preset.image)
     else:
@@ -112,8 +112,8 @@ def sizes() -> dict[str, ModelSize]:
     for path in sorted(presets.SHIPPED.glob("*.yaml")):
         preset = presets.read(path)
         like = LIKE.get(preset.name, preset.name)
-        config = layouts.released_config(preset.model)
-        if config is not None and (like in layouts.NAMES or like in shape_names()):
+        config = checkpoints.released_config(preset.model)
+        if config is not None and (like in checkpoints.LAYOUTS or like in shape_names()):
             found[preset.name] = size_of(preset, config, *_picture(like))
     return found
 

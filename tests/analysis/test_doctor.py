@@ -16,7 +16,7 @@ from sira_cli.errors import SettingsError
 from sira_cli.models import hub, presets
 from sira_cli.models.sizes import check_default_fits, needed, size_of
 from sira_cli.run import run
-from tests.support import layouts
+from tests.support import checkpoints
 from tests.support.helpers import mostly_slow
 from tools import sizes
 
@@ -28,7 +28,7 @@ KNOWN = sorted(name for name in presets.available() if size_of(presets.find(name
 def test_the_shipped_sizes_are_those_of_the_models(name):
     preset = presets.find(name)
     picture = sizes._picture(sizes.LIKE.get(name, name))
-    assert sizes.size_of(preset, layouts.released_config(preset.model), *picture) == size_of(preset)
+    assert sizes.size_of(preset, checkpoints.released_config(preset.model), *picture) == size_of(preset)
     assert {*presets.available()} - {*KNOWN} == {"demo", "llava-onevision-7b", "molmo2-8b"}
 
 
@@ -68,7 +68,7 @@ def test_experts_are_not_quantized():
 @pytest.mark.parametrize(("options", "code"), [((), 2), (("-p", "qwen2.5-vl-7b"), 1)])
 def test_caption_says_so_before_the_download(sira, photos, memory, monkeypatch, tmp_path, options, code):
     """A hub that lists the model is played: it gives config.json to be judged, and then has no weights."""
-    folder = layouts.write_config("qwen2.5-vl-7b", tmp_path / "model")
+    folder = checkpoints.write_config("qwen2.5-vl-7b", tmp_path / "model")
     steps = []
 
     def find_checkpoint(model, *args, judge, **kwargs):

@@ -31,7 +31,7 @@ from sira_cli.models.load import check_structure, inspect_model
 from sira_cli.models.preset import Preset
 from sira_cli.models.processor import chat_inputs, load_processor
 from sira_cli.pictures.sources import as_picture
-from tests.support import layouts
+from tests.support import checkpoints
 from tests.support.checkpoints import WRITERS
 from tests.support.helpers import by_the_letter, mostly_slow
 
@@ -200,24 +200,24 @@ KNOWN: dict[str, tuple[int, tuple[int, ...], float]] = {
 def test_every_preset_has_its_layout_or_its_sizes():
     """All but Molmo2, in whose repository the precision of the weights was not looked up."""
     known = {presets.find(name).model for name in presets.available()} - {presets.BUNDLED, "allenai/Molmo2-8B"}
-    assert {presets.find(name).model for name in (*layouts.NAMES, *layouts.SIZES)} == known
-    assert not {*layouts.NAMES} & {*layouts.SIZES}
+    assert {presets.find(name).model for name in (*checkpoints.LAYOUTS, *checkpoints.SIZES)} == known
+    assert not {*checkpoints.LAYOUTS} & {*checkpoints.SIZES}
 
 
-@pytest.mark.parametrize("name", layouts.NAMES)
+@pytest.mark.parametrize("name", checkpoints.LAYOUTS)
 def test_image_tokens_of_a_photograph_and_sizes(name, tmp_path):
-    layouts.write_files(name, tmp_path / name)
+    checkpoints.write_files(name, tmp_path / name)
     preset, config = presets.find(name), hf.AutoConfig.from_pretrained(tmp_path / name)
     processor = load_processor(tmp_path / name, image=preset.image)
     photograph = Image.fromarray(data.coffee()).resize((640, 480))
     inputs = chat_inputs(processor, config.model_type, [photograph], [PROMPT], system=preset.prompts.system)
     assert int(preset.image_tokens.resolve(config).find(inputs["input_ids"]).sum()) == KNOWN[name][0]
-    facts = inspect_model(Preset(model=str(layouts.write_config(name, tmp_path / "real widths"))))
+    facts = inspect_model(Preset(model=str(checkpoints.write_config(name, tmp_path / "real widths"))))
     assert round(facts.gigabytes, 1) == preset.download_gb == KNOWN[name][2]
 
 
 @pytest.mark.parametrize(
-    "name", mostly_slow(layouts.NAMES, "llava-1.5-7b", "qwen2.5-vl-7b", "gemma3-4b", "internvl3-8b")
+    "name", mostly_slow(checkpoints.LAYOUTS, "llava-1.5-7b", "qwen2.5-vl-7b", "gemma3-4b", "internvl3-8b")
 )
 def test_tokens_are_those_of_algorithm_1_by_the_letter(name, layout):
     """And under greedy decoding those of transformers."""
@@ -235,12 +235,12 @@ def test_tokens_are_those_of_algorithm_1_by_the_letter(name, layout):
     assert greedy.tolist() == plain[:, inputs["input_ids"].shape[1] :].tolist()
 
 
-@pytest.mark.parametrize("name", layouts.SIZES)
+@pytest.mark.parametrize("name", checkpoints.SIZES)
 def test_sizes_without_a_layout(name, tmp_path):
-    known, config = layouts.SIZES[name], layouts.released_config(presets.find(name).model)
+    known, config = checkpoints.SIZES[name], checkpoints.released_config(presets.find(name).model)
     (tmp_path / "config.json").write_text(json.dumps(config))
     assert check_structure(tmp_path, presets.find(name)) is not None
     in_model = round(inspect_model(Preset(model=str(tmp_path))).gigabytes * 1e9 / 2)
-    stored = in_model + layouts.beside(config, known["beside"]) if "beside" in known else in_model
+    stored = in_model + checkpoints.beside(config, known["beside"]) if "beside" in known else in_model
     assert stored == known.get("stored", stored)  # to the last number
     assert presets.find(name).download_gb == round(2 * stored / 1e9, 1)

@@ -32,7 +32,7 @@ from sira_cli.models.memory import PictureMemory, free_memory, measure_picture, 
 from sira_cli.models.placement import HalfLinear, can_pack, packed_bytes, quantization_config
 from sira_cli.models.presets import find
 from sira_cli.pictures.sources import as_picture
-from tests.support import layouts, tiny
+from tests.support import checkpoints, tiny
 from tests.support.helpers import by_the_letter, mostly_slow
 from tests.support.records import key_of
 
@@ -44,7 +44,7 @@ packs = pytest.mark.skipif(
 
 
 def without_weights(name: str, folder: Path):
-    return check_structure(layouts.write_config(name, folder / name), find(name))
+    return check_structure(checkpoints.write_config(name, folder / name), find(name))
 
 
 def in_bfloat16(original: Path, folder: Path, *, tied: bool = False, whole: bool = True) -> Path:

@@ -24,7 +24,7 @@ from sira_cli.models import presets
 from sira_cli.models import processor as loaded
 from sira_cli.models.preset import ImageSettings, Preset
 from sira_cli.models.processor import chat_inputs, load_processor
-from tests.support import layouts
+from tests.support import checkpoints
 from tests.support.checkpoints import ALL
 from tests.support.helpers import by_the_letter, under
 from tests.support.shards import EXAMPLES
@@ -83,7 +83,7 @@ def test_what_nothing_tells_is_refused_when_loading(llava_folder, tmp_path):
 @pytest.fixture(scope="module")
 def image_tokens(tmp_path_factory):
     """Count the image tokens of a picture of a size under a preset's model and settings."""
-    written, place = functools.cache(layouts.write_files), tmp_path_factory.mktemp("files")
+    written, place = functools.cache(checkpoints.write_files), tmp_path_factory.mktemp("files")
 
     def count(name: str, size: tuple[int, int], **settings: int) -> int:
         written(name, place / name)

@@ -1,9 +1,12 @@
-"""Checkpoints on disk in the files that the real ones have, with tiny random weights.
+"""Checkpoints on disk in the files that the real ones have, with small random weights.
 
 LLaVA-1.5 is the bundled model before its training. The others are in the files of the hub repository that each names:
 keys, classes, special tokens, tensor names, number types, in the spelling of the transformers that wrote them
 (`torch_dtype`, `rope_theta`, `image_token_index`). Sizes are tiny, vocabularies are cut down, and of the chat templates
 remains what one picture and one question need: tests/data/checkpoints.yaml.
+
+Those of the shipped presets are in the layout of the hub, several files of weights included (tests/data/layouts): only
+the widths are shrunk, and the tokenizers know few words.
 """
 
 from __future__ import annotations
@@ -12,6 +15,7 @@ import functools
 import itertools
 import json
 import re
+import tempfile
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -23,7 +27,8 @@ import yaml
 from safetensors.torch import load_file, save_file
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
 
-from sira_cli.models.presets import BUNDLED_FOLDER
+from sira_cli.analysis.bench import random_models, shape_names
+from sira_cli.models import presets
 from tools import checkpoint
 
 WORDS = """
@@ -33,9 +38,10 @@ grey hat hill holding horse house in is kitchen lake lamp large light man mounta
 pair park person picture plate red river road rock room sand sea shop sits sky small snow stands street sun table
 that the there to train tree two under umbrella wall water white window with woman wooden yellow young
 """
-DESCRIPTIONS: dict[str, dict[str, Any]] = yaml.safe_load(
-    (Path(__file__).parents[1] / "data/checkpoints.yaml").read_text(encoding="utf-8")
-)
+DATA = Path(__file__).parents[1] / "data"
+DESCRIPTIONS: dict[str, dict[str, Any]] = yaml.safe_load((DATA / "checkpoints.yaml").read_text(encoding="utf-8"))
+SIZES: dict[str, Any] = yaml.safe_load((DATA / "sizes.yaml").read_text(encoding="utf-8"))
+LAYOUTS = sorted(path.stem for path in (DATA / "layouts").glob("*.yaml"))
 # Sizes, the same for all; they take the place of the real ones.
 TEXT = {"hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 6, "num_attention_heads": 4}
 TEXT["num_key_value_heads"] = 2
@@ -56,7 +62,7 @@ ALWAYS_THINKING = "{% if add_generation_prompt %}<think>\n{% endif %}"
 
 def write_llava(folder: Path) -> Path:
     """LLaVA-1.5, in float32; what it says depends on picture and method."""
-    tokenizer = hf.AutoTokenizer.from_pretrained(BUNDLED_FOLDER)
+    tokenizer = hf.AutoTokenizer.from_pretrained(presets.BUNDLED_FOLDER)
     model = checkpoint.make_model(tokenizer, seed=0)
     _scale(model, 8.0)
     spoken = [word for token, word in tokenizer.get_vocab().items() if token[:1] == "\u0120" and token[1:].isalpha()]
@@ -133,9 +139,10 @@ def write_checkpoint(folder: Path, **known: Any) -> Path:
     values = _with_ids(known["config"], ids)
     values["text_config"] = {**TEXT, **values["text_config"]}
     values["vision_config"] = {**VISION, **values["vision_config"]}
-    _write_model(folder, values, ids, known.get("tied", False))
     version = {"transformers_version": values["transformers_version"]}
     generation = {"_from_model_config": True, **_with_ids(known["generation"], ids), **version}
+    _write(folder / "config.json", values)
+    _write_model(folder, ids, known.get("tied", False))
     _write(folder / "generation_config.json", generation)
     if "image_processor" in known:
         _write(folder / "preprocessor_config.json", {**IMAGE, **known["image_processor"]})
@@ -243,27 +250,39 @@ def _learned(pieces: bool) -> tuple[list[str], list[tuple[str, str]]]:
     return sorted(vocabulary, key=lambda token: vocabulary[token]), [(left, right) for left, right in model["merges"]]
 
 
-def _write_model(folder: Path, config: dict[str, Any], ids: dict[str, int], tied: bool) -> None:
-    """config.json, and in model.safetensors the weights of a model that it describes."""
-    _write(folder / "config.json", config)
-    full = hf.AutoConfig.from_pretrained(folder)
-    full.tie_word_embeddings = tied  # some real ones are silent about it, and hold an output matrix of their own
-    with torch.random.fork_rng(devices=[]):
+def _write_model(
+    folder: Path, ids: dict[str, int], tied: bool, factor: float = 4.0, unused: dict[str, list[int]] | None = None
+) -> None:
+    """Write random weights for a folder's config.json, with the hub's names; with `unused` ones, in three files."""
+    config = hf.AutoConfig.from_pretrained(folder)
+    config.tie_word_embeddings = tied  # some real ones are silent about it, and hold an output matrix of their own
+    with torch.random.fork_rng(devices=[]), tempfile.TemporaryDirectory() as place:
         torch.manual_seed(0)
-        model: Any = hf.AutoModelForImageTextToText.from_config(full, dtype=getattr(torch, config["torch_dtype"]))
-    _scale(model, 4.0)
-    output = model.get_output_embeddings().weight.data
-    output[silent(ids, len(output), tied)] = 0
-    model.save_pretrained(folder)
-    _write(folder / "config.json", config)
-    if config["vision_config"]["model_type"] in ("clip_vision_model", "siglip_vision_model"):
+        dtype = config.dtype or config.get_text_config().dtype
+        model: Any = hf.AutoModelForImageTextToText.from_config(config, dtype=dtype)
+        _scale(model, factor)
+        output = model.get_output_embeddings().weight.data
+        output[_silent(ids, len(output), tied)] = 0
+        model.save_pretrained(place)
+        weights = load_file(Path(place) / "model.safetensors")
+    if config.vision_config.model_type in ("clip_vision_model", "siglip_vision_model"):
         # transformers 5 saves all names as the hub has them, but for these.
-        weights = load_file(folder / "model.safetensors")
         renamed = {re.sub(r"^vision_tower\.", "vision_tower.vision_model.", name): weights[name] for name in weights}
-        save_file(renamed, folder / "model.safetensors", metadata={"format": "pt"})
+        weights = renamed
+    if unused is None:
+        save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
+        return
+    weights |= {name: torch.zeros(shape, dtype=dtype) for name, shape in unused.items()}
+    places = {}
+    for shard in range(3):
+        file, part = f"model-{shard + 1:05d}-of-00003.safetensors", dict([*weights.items()][shard::3])
+        save_file(part, folder / file, metadata={"format": "pt"})
+        places |= dict.fromkeys(part, file)
+    size = sum(value.nbytes for value in weights.values())
+    _write(folder / "model.safetensors.index.json", {"metadata": {"total_size": size}, "weight_map": places})
 
 
-def silent(ids: dict[str, int], size: int, tied: bool) -> torch.Tensor:
+def _silent(ids: dict[str, int], size: int, tied: bool) -> torch.Tensor:
     """Return which rows of an output matrix are to be 0, so that there is a text, and no end token comes before it."""
     spoken = {f"{space}{word}" for word in WORDS.split() for space in "▁Ġ"}
     if tied:
@@ -275,6 +294,92 @@ def silent(ids: dict[str, int], size: int, tied: bool) -> torch.Tensor:
 
 def _write(path: Path, content: dict[str, Any]) -> None:
     path.write_text(json.dumps(content, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+
+
+# --- the models of the shipped presets
+
+
+def layout_of(name: str) -> dict[str, Any]:
+    """Return what tests/data/layouts has about the model of a preset; `like` names the one that it is a variant of."""
+    own: dict[str, Any] = yaml.safe_load((DATA / "layouts" / f"{name}.yaml").read_text(encoding="utf-8"))
+    return _merged(layout_of(own.pop("like")), own) if "like" in own else own
+
+
+def write_layout(name: str, folder: Path) -> Path:
+    """Write the checkpoint of a preset's model, with small random weights in its precision."""
+    layout = layout_of(name)
+    _write_model(
+        folder, write_files(name, folder), tied=not layout["head"], factor=8.0, unused=layout.get("unused", {})
+    )
+    return folder
+
+
+def write_files(name: str, folder: Path) -> dict[str, int]:
+    """Write all of the checkpoint but its weights; return the tokenizer's vocabulary."""
+    layout = layout_of(name)
+    config = _merged(layout["files"]["config.json"], layout["tiny"])
+    folder.mkdir(parents=True)
+    for file, content in {**layout["files"], "config.json": config}.items():
+        _write(folder / file, content)
+    _write(folder / "chat_template.json", {"chat_template": layout["template"]})
+    tokenizer, settings = layout["tokenizer"], layout["files"]["tokenizer_config.json"]
+    special, plain = tokenizer["special"], tokenizer.get("plain", {})
+    return write_tokenizer(folder, tokenizer["kind"], settings, [*special], [*plain], [], places=special | plain)
+
+
+def write_config(name: str, folder: Path) -> Path:
+    """Write the config.json of a preset's model, with its real widths, and nothing else."""
+    folder.mkdir(parents=True)
+    _write(folder / "config.json", layout_of(name)["files"]["config.json"])
+    return folder
+
+
+def released_config(model: str) -> dict[str, Any] | None:
+    """Return the config.json of a model id, as far as it decides the structure; None: it is not known here."""
+    for name, path in presets.available().items():
+        if presets.read(path).model == model:
+            if name in LAYOUTS:
+                return dict(layout_of(name)["files"]["config.json"])
+            if known := SIZES.get(name, {}).get("config"):
+                return dict(known)
+            if name in shape_names():
+                return dict(random_models.read(name)["config"])
+    return None
+
+
+def released_model(model: str) -> Any:
+    """Return the model of a released configuration, without weights; None: it is not known here."""
+    config = released_config(model)
+    return None if config is None else _without_weights(hf.AutoConfig.for_model(**config))
+
+
+def _without_weights(config: Any) -> Any:
+    with torch.device("meta"):
+        return hf.AutoModelForImageTextToText.from_config(config)
+
+
+def beside(config: dict[str, Any], what: str) -> int:
+    """Return how many numbers the files of a model hold that transformers does not count as its weights."""
+    model = _without_weights(hf.AutoConfig.for_model(**config))
+    text, layers = model.config.get_text_config(decoder=True), model.get_decoder().layers
+    if what == "draft":
+        width = text.hidden_size
+        return sum(weight.numel() for weight in layers[-1].parameters()) + 2 * width**2 + 3 * width
+    found = len(layers)  # each has a factor
+    if getattr(model.config.vision_config, "standardize", False):
+        found += 2 * model.config.vision_config.hidden_size  # its mean and spread
+    for layer in layers[len(layers) - text.num_kv_shared_layers :]:
+        head = layer.self_attn.head_dim
+        found += 2 * text.hidden_size * text.num_key_value_heads * head + head
+    return found
+
+
+def _merged(one: dict[str, Any], other: dict[str, Any]) -> dict[str, Any]:
+    """Return one mapping with the values of another, part by part."""
+    merged = dict(one)
+    for key, value in other.items():
+        merged[key] = _merged(one[key], value) if isinstance(value, dict) and isinstance(one.get(key), dict) else value
+    return merged
 
 
 WRITERS = {known["name"]: partial(write_checkpoint, **known) for known in DESCRIPTIONS.values() if "name" in known}

@@ -16,7 +16,7 @@ import torch
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from torch import Tensor, nn
 from torch.nn import functional as F
-from transformers import LogitsProcessor, PreTrainedTokenizerFast
+from transformers import PreTrainedTokenizerFast
 from transformers.generation.streamers import BaseStreamer
 
 from sira_cli.core import reference
@@ -196,29 +196,28 @@ def batch_equals_singles(
             torch.testing.assert_close(one.cf[row], other.cf[0], atol=atol, rtol=0)
 
 
-class SlowContrast(LogitsProcessor):
+def slow_contrast(
+    case: tiny.Tiny, k: int, alpha: float, log_softmax: bool = False
+) -> Callable[[Tensor, Tensor], Tensor]:
     """The contrast recomputed at every step from the whole sequence: two uncached forwards a row.
 
     Put into a plain `generate`, it turns whatever that does (sampling, beams, penalties) into an
     independent reference for the same call under `attach`.
     """
 
-    def __init__(self, case: tiny.Tiny, k: int, alpha: float, log_softmax: bool = False) -> None:
-        self.case, self.k, self.alpha, self.log_softmax = case, k, alpha, log_softmax
+    @torch.no_grad()
+    def row(ids: Tensor) -> Tensor:
+        inputs, image = dict(case.inputs), case.image
+        for token in ids[image.shape[1] :].tolist():
+            inputs = reference.extend(inputs, token, case.grown)
+        z_full = case.model(**inputs, use_cache=False).logits[0, -1].float()
+        z_cf = reference.counterfactual(case.model, inputs, inputs["input_ids"] == tiny.IMAGE, k)
+        return (1 + alpha) * z_full - alpha * z_cf
 
-    def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
-        rows = [self._row(ids[None]) for ids in input_ids]
-        z_cd = torch.stack(rows)
-        if self.log_softmax:  # as a beam search does, before `suppress_tokens`
+    def processor(input_ids: Tensor, scores: Tensor) -> Tensor:
+        z_cd = torch.stack([row(ids) for ids in input_ids])
+        if log_softmax:  # as a beam search does, before `suppress_tokens`
             z_cd = z_cd.log_softmax(-1)
         return z_cd.index_fill(1, torch.tensor(tiny.SUPPRESS), -torch.inf)
 
-    @torch.no_grad()
-    def _row(self, ids: Tensor) -> Tensor:
-        inputs, image = dict(self.case.inputs), self.case.image
-        for token in ids[0, image.shape[1] :].tolist():
-            inputs = reference.extend(inputs, token, self.case.grown)
-            image = F.pad(image, (0, 1), value=False)
-        z_full = self.case.model(**inputs, use_cache=False).logits[0, -1].float()
-        z_cf = reference.counterfactual(self.case.model, inputs, image, self.k)
-        return (1 + self.alpha) * z_full - self.alpha * z_cf
+    return processor
