@@ -15,7 +15,7 @@ from sira_cli.core.hooks import attached_hooks
 from sira_cli.errors import AttachError, ImageTokenError, SettingsError
 from tests.support import tiny
 from tests.support.decoding import case_of
-from tests.support.helpers import SlowContrast, generate
+from tests.support.helpers import generate, slow_contrast
 
 FOLDER = Path(__file__).parents[2] / "custom_generate"
 OURS = {"custom_generate": str(FOLDER), "trust_remote_code": True}
@@ -35,7 +35,7 @@ def decode(case: tiny.Tiny, **settings: object) -> torch.Tensor:
 def test_texts_are_those_of_the_slow_contrast(name: str):
     """Without K, the fork is in the middle."""
     case = case_of(name)
-    expected = generate(case.model, case.inputs, logits_processor=[SlowContrast(case, 3, 1.0)])
+    expected = generate(case.model, case.inputs, logits_processor=[slow_contrast(case, 3, 1.0)])
     assert torch.equal(decode(case, k=3, alpha=1.0), expected)
     assert torch.equal(decode(case, alpha=1.0), expected)
 

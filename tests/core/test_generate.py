@@ -7,7 +7,7 @@ from contextlib import nullcontext
 
 import pytest
 import torch
-from transformers import LogitsProcessor, RepetitionPenaltyLogitsProcessor
+from transformers import RepetitionPenaltyLogitsProcessor
 
 from sira_cli.core import reference
 from sira_cli.core.config import SiraConfig
@@ -16,7 +16,7 @@ from sira_cli.core.fork import attach
 from sira_cli.core.rules import cut_offs_kept, newest_cut_off, plausible
 from tests.support import census, tiny
 from tests.support.decoding import case_of
-from tests.support.helpers import Listener, SlowContrast, generate, generate_sira, hooks
+from tests.support.helpers import Listener, generate, generate_sira, hooks, slow_contrast
 
 K, ALPHA = 3, 1.0
 CONFIG = SiraConfig(k=K, alpha=ALPHA)
@@ -34,7 +34,7 @@ WAYS = {
 @pytest.mark.parametrize("name", NAMES)
 def test_each_way_of_generating_is_that_of_a_plain_run_with_the_slow_contrast_in_it(name: str, way: str):
     case, settings = case_of(name), dict(WAYS[way])
-    slow: list[LogitsProcessor] = [SlowContrast(case, K, ALPHA, log_softmax="num_beams" in settings)]
+    slow = [slow_contrast(case, K, ALPHA, log_softmax="num_beams" in settings)]
     torch.manual_seed(7)
     tokens, steps = generate_sira(case.model, case.inputs, CONFIG, **settings)
     if penalty := settings.pop("repetition_penalty", None):  # after the contrast

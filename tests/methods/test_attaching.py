@@ -24,27 +24,22 @@ def case(monkeypatch):
     return tiny.qwen("2.5")
 
 
+QWEN2_5 = {"do_sample": True, "repetition_penalty": 1.05, "temperature": 0.000001}  # as the hub's files have them
+QWEN3 = {"do_sample": True, "top_k": 20, "top_p": 0.8, "repetition_penalty": 1.0, "temperature": 0.7}
+QWEN2 = {"do_sample": True, "temperature": 0.01, "top_k": 1, "top_p": 0.001}  # one token is left
+
+
 @pytest.mark.parametrize(
-    ("own", "named", "arguments"),  # the first three as in generation_config.json of the hub: Qwen2.5, Qwen3, Gemma
+    ("own", "named", "arguments"),
     [
         (
-            {"do_sample": True, "repetition_penalty": 1.05, "temperature": 0.000001},
+            QWEN2_5,
             "do_sample=True, repetition_penalty=1.05, temperature=1e-06",
             "do_sample=False, repetition_penalty=1.0",
         ),
-        (
-            {"do_sample": True, "top_k": 20, "top_p": 0.8, "repetition_penalty": 1.0, "temperature": 0.7},
-            "do_sample=True, temperature=0.7, top_k=20, top_p=0.8",
-            "do_sample=False",
-        ),
-        (
-            {"do_sample": True, "cache_implementation": "hybrid", "top_k": 64, "top_p": 0.95},
-            "do_sample=True, top_k=64, top_p=0.95",
-            "do_sample=False",
-        ),
+        (QWEN3, "do_sample=True, temperature=0.7, top_k=20, top_p=0.8", "do_sample=False"),
         ({"min_length": 5}, "min_length=5", "min_length=0"),
-        ({}, "", ""),
-        ({"do_sample": True, "temperature": 0.01, "top_k": 1, "top_p": 0.001}, "", ""),  # Qwen2: one token is left
+        (QWEN2, "", ""),
         ({"eos_token_id": [1, 2], "max_length": 50}, "", ""),
     ],
 )
