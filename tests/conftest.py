@@ -35,7 +35,7 @@ from sira_cli.run.lvlm import Lvlm, load
 from tests.support import tiny
 from tests.support.browser import CHROMIUM, DRIVER, MISSING, Browser, running_browser
 from tests.support.checkpoints import ALL, write_layout
-from tests.support.decoding import case_of
+from tests.support.helpers import case_of
 
 torch.set_num_threads(1)
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # as in the background of a script

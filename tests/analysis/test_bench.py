@@ -21,8 +21,7 @@ from sira_cli.analysis.bench.measure import BenchReport, BenchRow, Timing, measu
 from sira_cli.methods import METHODS
 from sira_cli.models import presets
 from sira_cli.run.lvlm import Lvlm
-from tests.support.decoding import calibrated_for
-from tests.support.helpers import hooks
+from tests.support.helpers import calibrated_for, hooks
 
 HELD_ELSEWHERE = ("gemma4-26b-a4b", "gemma4-e4b", "qwen3.5-4b", "qwen3.5-9b")  # in tests/models/test_checkpoints.py
 

@@ -26,9 +26,8 @@ from sira_cli.pictures.sources import as_picture, located
 from sira_cli.run.events import Advanced
 from sira_cli.run.lvlm import load
 from tests.support import tiny
-from tests.support.decoding import case_of
 from tests.support.eval.writing import lines
-from tests.support.helpers import generate, hooks
+from tests.support.helpers import case_of, generate, hooks
 
 EXAMPLES = sorted((Path(__file__).parents[2] / "examples").glob("*.png"))
 BOX = (20, 30, 200, 180)

@@ -19,8 +19,7 @@ from sira_cli.core.families import find_backbone
 from sira_cli.core.fork import Step, attach
 from sira_cli.errors import AttachError, UnsupportedModelError
 from tests.support import census, tiny
-from tests.support.decoding import case_of
-from tests.support.helpers import compared, generate, generate_sira
+from tests.support.helpers import case_of, compared, generate, generate_sira
 
 INDEXERS = sorted({"dots3_note"} & census.HERE)
 

@@ -18,8 +18,7 @@ from sira_cli.core.fork import attach
 from sira_cli.core.image_tokens import ImageTokens
 from sira_cli.errors import SiraError, UnsupportedModelError, UntestedModelWarning
 from tests.support import census, tiny
-from tests.support.decoding import case_of
-from tests.support.helpers import batch_equals_singles, compared, left_pad, mostly_slow
+from tests.support.helpers import batch_equals_singles, case_of, compared, left_pad, mostly_slow
 
 STEPS = 3
 # The version of transformers that brought a type, for those that 5.19 lacks.

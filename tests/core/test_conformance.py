@@ -19,9 +19,8 @@ from sira_cli.core.families import FAMILIES
 from sira_cli.core.fork import attach
 from sira_cli.core.image_tokens import ImageTokenFinder
 from sira_cli.errors import UnsupportedModelError
-from tests.support import census, tiny
-from tests.support.decoding import case_of, family_prompts, llava_prompts
-from tests.support.helpers import batch_equals_singles, compared, equal_streams, generate, generate_sira, left_pad
+from tests.support import census, helpers, tiny
+from tests.support.helpers import batch_equals_singles, case_of, compared, family_prompts, generate, generate_sira
 
 GRID = [(name, k) for name in tiny.FAMILIES for k in (1, 3, 5)]
 GRID += [(kind, k) for kind in census.KINDS for k in range(1, 6)]
@@ -121,7 +120,7 @@ def test_a_left_padded_batch_equals_its_single_runs(name: str, k: int):
 @pytest.mark.parametrize("settings", [{"attention": "eager"}, {"use_cache": False}], ids=str)
 def test_a_left_padded_batch_in_other_ways(settings: dict):
     model = tiny.llava(settings.pop("attention", "sdpa")).model
-    batch_equals_singles(model, llava_prompts(), 3, 1e-5, **settings)
+    batch_equals_singles(model, helpers.llava_prompts(), 3, 1e-5, **settings)
 
 
 @pytest.mark.parametrize("k", [1, 5])
@@ -134,7 +133,7 @@ def test_beams_in_a_padded_batch(name: str, k: int):
             with pytest.raises(UnsupportedModelError, match="mixes up the pictures of beams"):
                 generate(case.model, singles[0], **beams)
             return
-        batch = generate(case.model, left_pad(singles), **beams)
+        batch = generate(case.model, helpers.left_pad(singles), **beams)
         assert torch.equal(batch, torch.cat([generate(case.model, single, **beams) for single in singles]))
         assert torch.equal(batch[:2], generate(case.model, singles[0], use_cache=False, **beams))
 
@@ -143,10 +142,10 @@ def test_a_padded_batch_equals_the_reference():
     """Single runs have no padding, and so no mask: what both lack is seen here."""
     model, singles = case_of("Qwen2.5-VL").model, singles_of("Qwen2.5-VL")
     for use_cache in (True, False):
-        _, steps = generate_sira(model, left_pad(singles), use_cache=use_cache)
+        _, steps = generate_sira(model, helpers.left_pad(singles), use_cache=use_cache)
         for row, single in enumerate(singles):
             expected = reference.decode(tiny.Tiny(model, single, {"mm_token_type_ids": 0}), 3, 0.5, len(steps))
-            equal_streams(steps, expected, row=row)
+            helpers.equal_streams(steps, expected, row=row)
 
 
 # --- what single models have of their own

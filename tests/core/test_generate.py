@@ -3,20 +3,26 @@
 from __future__ import annotations
 
 import math
+import time
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
+from pathlib import Path
+from threading import Barrier
 
 import pytest
 import torch
 from transformers import RepetitionPenaltyLogitsProcessor
 
+from sira_cli._version import __version__
 from sira_cli.core import reference
 from sira_cli.core.config import SiraConfig
 from sira_cli.core.families import find_backbone
 from sira_cli.core.fork import attach
+from sira_cli.core.hooks import attached_hooks
 from sira_cli.core.rules import cut_offs_kept, newest_cut_off, plausible
+from sira_cli.errors import AttachError, ImageTokenError, SettingsError
 from tests.support import census, tiny
-from tests.support.decoding import case_of
-from tests.support.helpers import Listener, generate, generate_sira, hooks, slow_contrast
+from tests.support.helpers import Listener, case_of, generate, generate_sira, hooks, slow_contrast
 
 K, ALPHA = 3, 1.0
 CONFIG = SiraConfig(k=K, alpha=ALPHA)
@@ -158,3 +164,58 @@ def test_a_token_at_the_cut_itself_is_left_and_cut_offs_are_kept_only_on_request
             assert plausible(torch.ones(2, 3), z, beta).isfinite().tolist() == kept
             assert newest_cut_off()[1:] == (z, beta)
         assert newest_cut_off() is None
+
+
+# --- the folder for the Hub: `generate(custom_generate=...)` is SIRA, loaded by transformers from files
+
+FOLDER = Path(__file__).parents[2] / "custom_generate"
+OURS = {"custom_generate": str(FOLDER), "trust_remote_code": True}
+
+
+@pytest.fixture
+def decode(tmp_path, monkeypatch):
+    """Transformers copies the code that it runs; here it must not go into the user's cache."""
+    monkeypatch.setattr("transformers.dynamic_module_utils.HF_MODULES_CACHE", str(tmp_path))
+    return lambda case, **settings: generate(case.model, case.inputs, **OURS | settings)
+
+
+@pytest.mark.parametrize("name", ["LLaVA-1.5", "Qwen2.5-VL", "Gemma 3"])
+def test_texts_are_those_of_the_slow_contrast(name: str, decode):
+    """Without K, the fork is in the middle."""
+    case = case_of(name)
+    expected = generate(case.model, case.inputs, logits_processor=[slow_contrast(case, 3, 1.0)])
+    assert torch.equal(decode(case, k=3, alpha=1.0), expected)
+    assert torch.equal(decode(case, alpha=1.0), expected)
+
+
+def test_wrong_settings_and_prompts_without_a_picture_are_refused_and_leave_no_hooks(llava, decode):
+    with pytest.raises(SettingsError, match="k = 99 is out of range"):
+        decode(llava, k=99)
+    with pytest.raises(SettingsError, match=r"\['gamma'\].*: the settings of SIRA are k, alpha and beta"):
+        decode(llava, gamma=2.0)
+    with pytest.raises(ImageTokenError):
+        llava.model.generate(input_ids=torch.tensor([[1, 2, 3]]), max_new_tokens=1, **OURS)
+    assert torch.equal(decode(llava, alpha=0.0), generate(llava.model, llava.inputs))
+
+
+def test_of_two_threads_that_attach_at_once_one_is_refused(monkeypatch):
+    """Both look whether the model is free before either has taken it, unless looking and taking are one."""
+    norm, both = torch.nn.LayerNorm(2), Barrier(2)
+
+    class Slow(set):
+        def __contains__(self, value: object) -> bool:
+            return super().__contains__(value) or time.sleep(0.2) is not None
+
+    def attach_once(_: int) -> None:
+        both.wait(60)
+        with attached_hooks(norm, norm):
+            time.sleep(1)
+
+    monkeypatch.setattr("sira_cli.core.hooks._attached", Slow())
+    with ThreadPoolExecutor(2) as pool, pytest.raises(AttachError):
+        [*pool.map(attach_once, range(2))]
+
+
+def test_it_asks_for_this_version_of_the_package():
+    requirements = (FOLDER / "custom_generate" / "requirements.txt").read_text().split()
+    assert requirements == [f"sira-cli>={__version__}"]

@@ -15,8 +15,7 @@ from sira_cli.core.fork import attach
 from sira_cli.core.passes import BIDIRECTIONAL, TAILS_AT_ONCE, ImagePrefix, next_token, score
 from sira_cli.errors import AttachError, ImageTokenError, SettingsError, UnsupportedModelError
 from tests.support import census, tiny
-from tests.support.decoding import case_of, family_prompts, llava_prompts
-from tests.support.helpers import equal_streams, hooks, left_pad
+from tests.support.helpers import case_of, equal_streams, family_prompts, hooks, left_pad, llava_prompts
 
 # --- forced texts
 

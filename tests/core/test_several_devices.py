@@ -23,8 +23,7 @@ from sira_cli.core.passes import ImagePrefix, next_token, score
 from sira_cli.methods import METHODS
 from sira_cli.methods.base import Method
 from tests.support import census, tiny
-from tests.support.decoding import branch_of, calibrated_for, case_of, decoded
-from tests.support.helpers import generate, generate_sira
+from tests.support.helpers import branch_of, calibrated_for, case_of, decoded, generate, generate_sira
 from tests.support.tiny import Tiny
 
 pytestmark = pytest.mark.slow

@@ -17,8 +17,7 @@ from sira_cli.models.presets import SHIPPED_CALIBRATIONS
 from sira_cli.run.lvlm import load
 from tests.support import reference_methods as slow
 from tests.support import tiny
-from tests.support.decoding import attached, case_of, decoded
-from tests.support.helpers import generate, hooks
+from tests.support.helpers import attached, case_of, decoded, generate, hooks
 from tests.support.records import key_of
 from tests.support.tiny import Tiny
 

@@ -19,8 +19,7 @@ from sira_cli.models.model import BRANCH
 from sira_cli.models.processor import chat_inputs
 from sira_cli.pictures.sources import as_picture
 from tests.support.checkpoints import REPRESENTATIVES
-from tests.support.decoding import case_of, stub
-from tests.support.helpers import mostly_slow, under
+from tests.support.helpers import case_of, mostly_slow, stub, under
 from tests.support.records import key_of
 from tests.support.reference_methods import diffusion_share
 

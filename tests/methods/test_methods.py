@@ -2,36 +2,49 @@
 
 Known from published code: both streams share one cache; greedy ignores the method; the image span is that of
 the batch's first row; logits processors are skipped; unknown settings vanish. OPERA's search is in test_opera.py.
+At the end every method meets every exact type of transformers: the reference's texts, or a refusal that a table names.
 """
 
 from __future__ import annotations
 
+import functools
+import itertools
 from typing import Any
 
 import pytest
 import torch
 
 from sira_cli.core.arguments import CACHE
+from sira_cli.core.census import EXACT
 from sira_cli.core.config import SiraConfig
 from sira_cli.core.fork import attach
-from sira_cli.errors import AttachError, SettingsError, UnsupportedModelError
+from sira_cli.errors import AttachError, PictureSettingsError, SettingsError, SiraError, UnsupportedModelError
 from sira_cli.methods import METHODS
 from sira_cli.methods.base import Method, TwoPasses
 from sira_cli.methods.dola import Dola
 from sira_cli.methods.logits_only import LogitsOnly
 from sira_cli.methods.maskcd import MASS
+from sira_cli.methods.opera import Opera
 from sira_cli.methods.sid import Sid, SidAsPublished
+from tests.support import census, helpers, tiny
 from tests.support import reference_methods as slow
-from tests.support import tiny
-from tests.support.decoding import attached, branch_of, case_of, decoded, family_prompts, strong, with_role
-from tests.support.helpers import generate, hooks, left_pad
-from tests.support.reference_methods import Texts
+from tests.support.helpers import (
+    attached,
+    branch_of,
+    case_of,
+    decoded,
+    family_prompts,
+    generate,
+    hooks,
+    left_pad,
+    strong,
+)
 from tests.support.tiny import Tiny
 
 FAMILIES = ["LLaVA-1.5", "Qwen2.5-VL", "InternVL", "Gemma 3", "PaliGemma"]  # those of the less telling tests
 
 
-def expected_of(method: Method, case: Tiny, **settings: Any) -> Texts:
+def expected_of(method: Method, case: Tiny, **settings: Any) -> slow.Texts:
     """The slow reference of a method with its defaults (tests/support/reference_methods.py)."""
     name, branch = method.name, None
     if name == "sid":
@@ -134,7 +147,7 @@ def test_a_left_padded_batch_equals_its_single_runs(method: Method, name: str):
     together = Tiny(model, left_pad([single.inputs for single in singles]))
     branch = None
     if method.name == "icd":
-        branch = left_pad([with_role(single.inputs) for single in singles])
+        branch = left_pad([helpers.with_role(single.inputs) for single in singles])
     tokens, scores = decoded(method, together, branch=branch)
     for row, single in enumerate(singles):
         alone, alone_scores = decoded(method, single)
@@ -286,3 +299,73 @@ def test_each_picture_of_a_batch_shows_a_share_of_its_own_tokens():
         expected, _ = slow.sid(single, round(int(single.image.sum()) / 4))
         assert tokens[row].tolist() == expected.tokens
         torch.testing.assert_close(scores[:, row], expected.scores, atol=2e-4, rtol=1e-5)
+
+
+# --- every exact type of transformers
+
+KINDS = [kind for kind in EXACT if kind in census.HERE and kind != "shieldgemma2"]  # the class of gemma3
+NAMES = [name for name in METHODS if not name.startswith("sira") and name != "greedy"]  # the fork has tests of its own
+STEPS = 2
+# Exact types that a method cannot follow: `check_model` refuses them with the reason.
+OTHER_LAYERS = ("lfm3_vl", "minicpm_ocr", "minicpmv4_6", "minicpmv4_7")  # convolutions and recurrent layers
+NOT_FOLLOWED = dict.fromkeys(("opera", "pai"), ("dots3_note", "llama4", *OTHER_LAYERS)) | {"vista": ("lfm3_vl",)}
+NOT_FOLLOWED |= dict.fromkeys(("ict", "maskcd"), ("fuyu", *OTHER_LAYERS))
+DEEPSTACK = ("cohere_compass", "cosmos3_omni", "granite_docling", "qwen3_omni_moe_thinker", "qwen3_vl_moe")
+NOT_FOLLOWED["sid"] = (*DEEPSTACK, *NOT_FOLLOWED["opera"])
+PAIRS = [(name, kind) for name, kind in itertools.product(NAMES, KINDS) if kind not in NOT_FOLLOWED.get(name, ())]
+# A type for each way in which pictures are handed over or layers attend.
+TELLING = [("opera", "aria"), ("ict", "molmo2"), ("maskcd", "molmo2")]
+TELLING += [("vcd", kind) for kind in ("chameleon", "deepseek_vl_hybrid", "fuyu", "kimi_k25", "minicpmv4_6", "molmo2")]
+TELLING += [("sid", kind) for kind in ("muse_spark", "llava_onevision", "idefics2", "granite4_vision", "mistral4")]
+
+
+@functools.cache
+def silenced(kind: str) -> Tiny:
+    """A tiny model that never says an image token, not even as a candidate of OPERA."""
+    case = census.case_of(kind)
+    dead = torch.tensor([*tiny.SUPPRESS, *case.silent])
+    case.model.get_output_embeddings().register_forward_hook(lambda *hook: hook[-1].index_fill(-1, dead, -1e4))
+    return case
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_table_names_the_methods_that_refuse_a_type(kind: str):
+    case, refused = silenced(kind), set()
+    for name in NAMES:
+        try:
+            helpers.calibrated_for(METHODS[name], case.model).check_model(case.model, SiraConfig(k=1))
+        except SiraError:
+            refused.add(name)
+    assert refused == {name for name, kinds in NOT_FOLLOWED.items() if kind in kinds}
+
+
+@pytest.mark.parametrize(("name", "kind"), helpers.mostly_slow(PAIRS, *({*TELLING} & {*PAIRS})))
+def test_equals_its_reference_on_every_type(name: str, kind: str):
+    case = silenced(kind)
+    if name == "opera":
+        opera, limits = Opera(beams=2, candidates=3, threshold=2), {"max_new_tokens": STEPS, "eos_token_id": None}
+        output = opera.generate(case.model, case.inputs, SiraConfig(), {}, **limits)
+        assert output[0, case.image.shape[1] :].tolist() == slow.SlowOpera(case, opera.settings(), STEPS).tokens
+        return
+    method = METHODS[name] if name != "sid" else Sid(visible=min(2, int(case.image.sum()) - 1))
+    if (name, kind) == ("sid", "idefics2"):  # the tiny model's windows are shorter than its prompt
+        with pytest.raises(PictureSettingsError, match="sees only the last 12 positions"):
+            decoded(method, case, max_new_tokens=STEPS)
+        return
+    tokens, scores = decoded(method, case, max_new_tokens=STEPS)
+    expected = expected_of(method, case, steps=STEPS)
+    assert tokens[0].tolist() == expected.tokens
+    # Chameleon's image tokens have the lowest finite logit, and their contrast may be below it.
+    found, wanted = (each.clamp(min=-1e30) for each in (scores[:, 0], expected.scores))
+    torch.testing.assert_close(found, wanted, atol=2e-4, rtol=1e-4)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_no_clean_picture_is_left_in_the_branch_of_vcd(kind: str):
+    """Every input of floating point shows the picture; the rest says where it is."""
+    case = silenced(kind)
+    branch = branch_of(METHODS["vcd"], case)
+    shown = [name for name, value in case.inputs.items() if value.is_floating_point()]
+    assert shown
+    for name in shown:
+        assert (branch[name] != case.inputs[name].float()).float().mean() > 0.9, name

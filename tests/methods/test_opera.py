@@ -22,10 +22,9 @@ from sira_cli.methods.opera import Opera
 from sira_cli.methods.opera_search import Ending, OperaRun, Search
 from sira_cli.models.preset import Generation
 from sira_cli.models.sampling import processors_of
-from tests.support import decoding, tiny
-from tests.support.decoding import family_prompts, llava_prompts
-from tests.support.helpers import Listener, generate, hooks, left_pad, mostly_slow
-from tests.support.reference_opera import SlowOpera
+from tests.support import helpers, tiny
+from tests.support.helpers import Listener, family_prompts, generate, hooks, left_pad, llava_prompts, mostly_slow
+from tests.support.reference_methods import SlowOpera
 from tests.support.tiny import Tiny
 
 FAMILIES = [name for name in tiny.REPRESENTATIVES if name in tiny.COLUMNS]
@@ -35,7 +34,7 @@ TRUSTED = 10  # the column that `trusting` makes every row look at
 @functools.cache
 def case_of(name: str, attention: str = "sdpa") -> Tiny:
     """A tiny model that never says an image token, not even as a candidate: the reference would miss its picture."""
-    case, dead = decoding.case_of.__wrapped__(name), torch.tensor(tiny.SUPPRESS)
+    case, dead = helpers.case_of.__wrapped__(name), torch.tensor(tiny.SUPPRESS)
     if name == "Gemma 3":  # as the real one's, its last layer slides: what lies beyond gets no gain and no trust
         case.model.config.text_config.layer_types[-1] = "sliding_attention"
         case = dataclasses.replace(case, model=tiny.build(case.model.config, type(case.model)))

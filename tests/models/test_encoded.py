@@ -10,8 +10,7 @@ import torch
 
 from sira_cli.models.encoded import MOST, EncodedPictures
 from tests.support import tiny
-from tests.support.decoding import case_of
-from tests.support.helpers import generate_sira, left_pad
+from tests.support.helpers import case_of, generate_sira, left_pad
 
 
 @pytest.fixture

@@ -1,14 +1,18 @@
-"""Small pieces that several tests use."""
+"""Tiny models by name, their prompts, ways to decode and compare them; and other pieces that several tests use."""
 
 from __future__ import annotations
 
+import functools
 import os
 import shutil
 import subprocess
 import sys
+import tempfile
 from collections.abc import Callable, Iterable
-from contextlib import suppress
+from contextlib import contextmanager, suppress
+from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -22,11 +26,16 @@ from transformers.generation.streamers import BaseStreamer
 from sira_cli.core import reference
 from sira_cli.core.config import SiraConfig
 from sira_cli.core.fork import Step, attach
+from sira_cli.methods.base import Method, PromptBatch
+from sira_cli.methods.calibrated import Calibrated, Calibration, Origin
 from sira_cli.models.vocabulary import Vocabulary
 from sira_cli.run.lvlm import Lvlm
-from tests.support import tiny
+from tests.support import census, tiny
+from tests.support.tiny import Tiny
 
 SIRA = shutil.which("sira") or str(Path(sys.executable).parent / "sira")
+ROLE = torch.tensor([[33, 44, 55]])  # what stands for icd's role in front of a prompt
+_FOLDER = tempfile.TemporaryDirectory(prefix="sira-calibrations-")
 
 
 def mostly_slow(cases: Iterable[Any], *quick: Any) -> list[Any]:
@@ -155,7 +164,7 @@ def by_the_letter(
     if model.config.model_type == "paligemma":
         grown["token_type_ids"] = 1  # the prompt is a prefix, what follows is causal
     shown = {name: value for name, value in inputs.items() if name != "labels"}  # which PaliGemma's processor adds
-    case = tiny.Tiny(model, shown, grown, image_token=image_token)
+    case = Tiny(model, shown, grown, image_token=image_token)
     expected = reference.decode(case, k or lvlm.k, lvlm.alpha, count)
     tokens = lvlm.generate(inputs, on_tokens=lambda _, step: steps.append(step))
     assert tokens[0, :count].tolist() == expected.tokens
@@ -164,7 +173,7 @@ def by_the_letter(
 
 
 def compared(
-    case: tiny.Tiny, config: SiraConfig, steps: int = 6, caches: tuple[bool, ...] = (True, False)
+    case: Tiny, config: SiraConfig, steps: int = 6, caches: tuple[bool, ...] = (True, False)
 ) -> tuple[float, float]:
     """Decode as Algorithm 1 does, with a cache and without: the worst difference, and that between the streams."""
     expected, worst, alpha = reference.decode(case, config.k or 1, config.alpha, steps), 0.0, config.alpha
@@ -196,9 +205,7 @@ def batch_equals_singles(
             torch.testing.assert_close(one.cf[row], other.cf[0], atol=atol, rtol=0)
 
 
-def slow_contrast(
-    case: tiny.Tiny, k: int, alpha: float, log_softmax: bool = False
-) -> Callable[[Tensor, Tensor], Tensor]:
+def slow_contrast(case: Tiny, k: int, alpha: float, log_softmax: bool = False) -> Callable[[Tensor, Tensor], Tensor]:
     """The contrast recomputed at every step from the whole sequence: two uncached forwards a row.
 
     Put into a plain `generate`, it turns whatever that does (sampling, beams, penalties) into an
@@ -221,3 +228,99 @@ def slow_contrast(
         return z_cd.index_fill(1, torch.tensor(tiny.SUPPRESS), -torch.inf)
 
     return processor
+
+
+@functools.cache
+def case_of(name: str) -> Tiny:
+    """A family, or a type of the census; each is built once, and no test may change it."""
+    return tiny.FAMILIES[name]() if name in tiny.FAMILIES else census.case_of(name)
+
+
+# --- prompts
+
+
+def llava_prompts() -> list[dict[str, Tensor]]:
+    """Different lengths and places; the last one holds two images with text between them."""
+    two = torch.cat([tiny.prompt(before=3, after=4, seed=3), tiny.prompt(before=2, after=1, seed=4)], dim=1)
+    prompts = [tiny.prompt(before=5, after=9, seed=1), tiny.prompt(before=0, after=2, seed=2), two]
+    pixels = [tiny.pixels(1 + (index == 2), 3, 32, 32, seed=index + 1) for index in range(3)]
+    return [tiny.with_mask(ids, pixel_values=shown) for ids, shown in zip(prompts, pixels, strict=True)]
+
+
+def family_prompts(name: str, case: Tiny) -> list[dict[str, Tensor]]:
+    """Three prompts of a family: other text, other lengths, other pictures, and for Qwen pictures of three sizes."""
+    if name == "LLaVA-1.5":
+        return llava_prompts()
+    if name.startswith("Qwen"):
+        shapes = [((1, 8, 8), 16, 5, 9), ((1, 6, 16), 24, 2, 4), ((1, 4, 4), 4, 7, 2)]
+        return [
+            tiny.qwen_inputs(tiny.prompt(*counts, seed=index), grid, seed=index)
+            for index, (grid, *counts) in enumerate(shapes)
+        ]
+    prompts = []
+    for index, (before, after) in enumerate([(5, 9), (0, 3), (14, 2)]):
+        ids = tiny.prompt(int(case.image.sum()), before, after, seed=index)
+        kinds = {kind: (ids == tiny.IMAGE).long() for kind in case.grown}
+        pixels = tiny.pixels(*case.inputs["pixel_values"].shape, seed=index)
+        prompts.append({**case.inputs, **tiny.with_mask(ids, pixel_values=pixels, **kinds)})
+    return prompts
+
+
+def with_role(inputs: dict[str, Tensor]) -> dict[str, Tensor]:
+    """The prompt of one row behind a few tokens more."""
+    longer = {}
+    for name, value in inputs.items():
+        if value.shape == inputs["input_ids"].shape:
+            value = F.pad(value, (3, 0), value=1 if name == "attention_mask" else 0)
+        longer[name] = value
+    longer["input_ids"][:, :3] = ROLE
+    return longer
+
+
+# --- methods
+
+
+def strong(method: Calibrated, model: object) -> dict[str, Tensor]:
+    """A calibration's tensors, such that the method changes what a tiny model says."""
+    tensors = method.stand_in(model)
+    return {name: torch.full_like(value, 2.0) if name.endswith("spread") else value for name, value in tensors.items()}
+
+
+def calibrated_for(method: Method, model: object, revision: str = "tiny") -> Method:
+    """The method with a calibration of a tiny model, if it needs one."""
+    if not isinstance(method, Calibrated) or method.calibration is not None:
+        return method
+    path = Path(_FOLDER.name) / f"{method.name}-{id(model)}-{revision}.safetensors"
+    if not path.exists():
+        Calibration(Origin(method.name, "tiny", revision, {}, "0"), strong(method, model)).write(path)
+    return replace(method, calibration=str(path))
+
+
+def stub(case: Tiny) -> SimpleNamespace:
+    """The part of an `Lvlm` that branches need, but for icd's processor."""
+    return SimpleNamespace(find_image=lambda ids: ids == tiny.IMAGE, model=case.model)
+
+
+def branch_of(method: Method, case: Tiny) -> dict[str, Tensor]:
+    """The branch's inputs as the method makes them; icd's by hand."""
+    if method.name == "icd":
+        return with_role(case.inputs)
+    return method.branch_inputs(PromptBatch(stub(case), case.inputs, [0] * len(case.inputs["input_ids"])))
+
+
+@contextmanager
+def attached(method: Method, case: Tiny, branch: dict | None = None):
+    branch = branch_of(method, case) if branch is None else branch
+    method = calibrated_for(method, case.model)
+    with method.attach(case.model, SiraConfig(k=3), case.inputs["input_ids"], branch) as run:
+        yield run
+
+
+def decoded(method: Method, case: Tiny, branch: dict | None = None, **settings):
+    """Tokens `[B, T]` and scores before processors `[T, B, V]` of `generate` under a method."""
+    settings = {"do_sample": False, "max_new_tokens": 6, "eos_token_id": None, **settings}
+    with attached(method, case, branch):
+        output = case.model.generate(
+            **case.inputs, suppress_tokens=tiny.SUPPRESS, return_dict_in_generate=True, output_logits=True, **settings
+        )
+    return output.sequences[:, case.image.shape[1] :], torch.stack(output.logits)
