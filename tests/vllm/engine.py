@@ -73,9 +73,13 @@ def decode(model: str, options: dict[str, Any], batches: list[dict[str, Any]], p
     return {"answers": answers, "preempted": preempted}
 
 
-def refused(model: str, options: dict[str, Any], broken: str) -> str:
-    """Why an engine does not start; an empty text if it does. `broken`: what is wrong with its streams."""
+def refused(model: str, options: list[dict[str, Any]], broken: str = "", start: bool = False) -> list[str]:
+    """Why each set of options is not taken, or an engine with it does not `start`; an empty text if it is, or does.
+
+    `broken`: what is wrong with its streams.
+    """
     from vllm import LLM
+    from vllm.engine.arg_utils import EngineArgs
 
     from sira_cli.vllm import streams
 
@@ -86,35 +90,22 @@ def refused(model: str, options: dict[str, Any], broken: str) -> str:
         output[:n] = self.full(query[:n], key[:n], value[:n])
         output[n : n + len(rows)] = output[rows]
 
-    mutants: dict[str, Any] = {
-        "": lambda: None,
-        "one stream": lambda: setattr(streams.TwoStreams, "attend", one_stream),
-        "slots off by one": lambda: setattr(
-            streams,
-            "CommonAttentionMetadata",
-            lambda **values: metadata(**{**values, "slot_mapping": values["slot_mapping"] + 1}),
-        ),
-        "counts not reset": lambda: setattr(
-            streams.Streams, "text_so_far", lambda self, first, fresh: self._text_rows[first]
-        ),
-        "the wrong stream first": lambda: setattr(streams, "contrast", lambda z, other, a: contrast(other, z, a)),
+    def off_by_one(**values: Any) -> Any:
+        return metadata(**{**values, "slot_mapping": values["slot_mapping"] + 1})
+
+    mutants: dict[str, tuple[Any, str, Any]] = {
+        "one stream": (streams.TwoStreams, "attend", one_stream),
+        "slots off by one": (streams, "CommonAttentionMetadata", off_by_one),
+        "counts not reset": (streams.Streams, "text_so_far", lambda self, first, fresh: self._text_rows[first]),
+        "the wrong stream first": (streams, "contrast", lambda z, other, a: contrast(other, z, a)),
     }
-    mutants[broken]()
-    try:
-        LLM(model=model, **ENGINE | options)
-    except Exception as error:
-        return f"{type(error).__name__}: {error}"
-    return ""
-
-
-def refusals(model: str, options: list[dict[str, Any]]) -> list[str]:
-    """What each set of options is refused with; an empty text without a refusal."""
-    from vllm.engine.arg_utils import EngineArgs
-
+    if broken:
+        setattr(*mutants[broken])
+    engine = LLM if start else (lambda **given: EngineArgs(**given).create_engine_config())
     found = []
     for more in options:
         try:
-            EngineArgs(model=model, **ENGINE | more).create_engine_config()
+            engine(model=model, **ENGINE | more)
             found.append("")
         except Exception as error:
             found.append(f"{type(error).__name__}: {error}")
@@ -166,5 +157,5 @@ def records(
 
 if __name__ == "__main__":
     job = json.loads(Path(sys.argv[1]).read_text(encoding="utf-8"))
-    result: Any = {"decode": decode, "refusals": refusals, "refused": refused, "records": records}[job.pop("do")](**job)
+    result: Any = {"decode": decode, "refused": refused, "records": records}[job.pop("do")](**job)
     Path(sys.argv[2]).write_text(json.dumps(result), encoding="utf-8")

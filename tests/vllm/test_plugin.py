@@ -39,29 +39,23 @@ def mixed(family: str, pictures: list[str]) -> list[dict[str, Any]]:
     return [{"requests": [request(family, pictures[:1])]}, {"requests": many}]
 
 
-@pytest.mark.parametrize("family", FAMILIES)
-def test_a_family(family, folder, pictures, run):
-    batches = mixed(family, pictures)
-    found = run("decode", folder(family), options=SIRA, batches=batches)
-    check(folder(family), batches, found["answers"])
+# The budget of rows is that of both streams. Of CUDA graphs: split where attention is, inputs in buffers, and as many
+# rows in both streams; no CPU captures a graph.
+SITUATIONS: dict[str, dict[str, Any]] = {
+    "eager": {},
+    "compiled, in chunks of 16 that cut pictures": COMPILED | {"max_num_batched_tokens": 32},
+    "compiled, in chunks of 32 that cut pictures": COMPILED | {"max_num_batched_tokens": 64},
+    "graphs": COMPILED | {"compilation_config": {"cudagraph_mode": "PIECEWISE"}},
+}
+CASES = [(family, "eager") for family in FAMILIES]
+CASES += [(family, name) for family in ("llava", "qwen2.5-vl", "qwen3-vl") for name in SITUATIONS if "chunks" in name]
+CASES += [(family, "graphs") for family in ("llava", "qwen3-vl")]
 
 
-@pytest.mark.parametrize("family", ["llava", "qwen2.5-vl", "qwen3-vl"])
-@pytest.mark.parametrize("chunk", [16, 32])
-def test_compiled_in_chunks_that_cut_pictures(family, chunk, folder, pictures, run):
-    """The budget of rows is that of both streams."""
-    batches = mixed(family, pictures)
-    options = {**SIRA, **COMPILED, "max_num_batched_tokens": 2 * chunk}
-    found = run("decode", folder(family), options=options, batches=batches)
-    check(folder(family), batches, found["answers"])
-
-
-@pytest.mark.parametrize("family", ["llava", "qwen3-vl"])
-def test_rows_and_buffers_of_cuda_graphs(family, folder, pictures, run):
-    """Split where attention is, inputs in buffers, and as many rows in both streams; no CPU captures a graph."""
-    batches = mixed(family, pictures)
-    options = {**SIRA, **COMPILED, "compilation_config": {"cudagraph_mode": "PIECEWISE"}}
-    found = run("decode", folder(family), options=options, batches=batches, padded=True)
+@pytest.mark.parametrize(("family", "situation"), CASES)
+def test_a_family(family, situation, folder, pictures, run):
+    batches, options = mixed(family, pictures), SIRA | SITUATIONS[situation]
+    found = run("decode", folder(family), options=options, batches=batches, padded=situation == "graphs")
     check(folder(family), batches, found["answers"])
 
 
@@ -121,7 +115,7 @@ def test_without_the_key_vllm_is_as_before(folder, pictures, run):
     ],
 )
 def test_a_broken_stream_does_not_start(broken, options, why, folder, run):
-    found = run("refused", folder("llava"), options=SIRA | options, broken=broken)
+    (found,) = run("refused", folder("llava"), options=[SIRA | options], broken=broken, start=True)
     assert found.startswith("UnsupportedModelError: SIRA refuses to serve SiraLlavaForConditionalGeneration")
     assert why in found
 
@@ -132,7 +126,7 @@ def test_layers_that_cannot_run_two_streams_are_refused_by_name(folder, run, tmp
     config = json.loads((checkpoint / "config.json").read_text(encoding="utf-8"))
     config["text_config"] |= {"use_sliding_window": True, "sliding_window": 16}
     (checkpoint / "config.json").write_text(json.dumps(config), encoding="utf-8")
-    found = run("refused", checkpoint, options={"additional_config": {"sira": {"k": 5}}}, broken="")
+    (found,) = run("refused", checkpoint, options=[{"additional_config": {"sira": {"k": 5}}}], start=True)
     assert found.startswith("UnsupportedModelError: SIRA cannot decode Qwen3VLForConditionalGeneration exactly")
     assert "the model adds features of pictures in 2 layers: k must be at most 4" in found
     assert "attn has a sliding window after the fork" in found
@@ -158,8 +152,7 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
 
 
 def test_what_cannot_be_exact_is_refused_by_name(folder, run):
-    options = [{**SIRA, **more} for more, _ in REFUSED]
-    found = run("refusals", folder("llava"), options=options)
+    found = run("refused", folder("llava"), options=[SIRA | more for more, _ in REFUSED])
     for (_, expected), text in zip(REFUSED, found, strict=True):
         assert expected in text
         assert bool(expected) == bool(text)
