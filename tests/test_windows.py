@@ -5,7 +5,6 @@ Not seen so: its file systems and locks. `.github/workflows/ci.yml` runs the tes
 
 from __future__ import annotations
 
-import io
 import os
 import re
 import subprocess
@@ -19,7 +18,6 @@ import pytest
 from sira_cli import files
 from sira_cli.cli.options.choosing import with_revision
 from sira_cli.errors import SettingsError
-from sira_cli.pictures.find import read_list
 from sira_cli.pictures.picture import Picture
 from sira_cli.pictures.sources import FileSource, StoreSource, located
 from sira_cli.run.output import Sidecars
@@ -58,26 +56,17 @@ def test_a_console_of_one_code_page(tmp_path):
     """A name that cp1252 has no letters for is escaped; nothing ends in an error."""
     picture, missing = tmp_path / "狗 ł.png", tmp_path / "猫.png"
     picture.write_bytes(EXAMPLE.read_bytes())
-    console = {"PYTHONIOENCODING": "cp1252", "PYTHONUTF8": "0"}
     args = ("caption", picture, missing, "-p", "demo", "--max-new-tokens", "3")
-    done = run(*args, folder=tmp_path, **console)
+    done = run(*args, folder=tmp_path, PYTHONIOENCODING="cp1252", PYTHONUTF8="0")
     assert (done.returncode, rb"\u72d7 \u0142.png: " in done.stdout) == (3, True)
     assert rb"\u732b.png: no such file" in done.stderr
-
-
-def test_lists_with_carriage_returns():
-    text = "C:\\Bilder\\käfer.jpg\r\n\\\\server\\share\\b.png\r\n"
-    expected = ["C:\\Bilder\\käfer.jpg", "\\\\server\\share\\b.png"]
-    for encoding in ("utf-8", "utf-8-sig", "utf-16"):  # as Notepad and PowerShell write them
-        assert read_list(io.BytesIO(text.encode(encoding))) == expected
 
 
 @pytest.mark.parametrize(
     ("path", "below"),
     [
-        *((r"C:\Bilder\a@b.jpg", "Bilder/a@b.txt"), ("C:a.jpg", "a.txt"), ("C://a.jpg", "a.txt")),
-        *((r"\\server\share\d\a.jpg", "d/a.txt"), (r"..\d\a.jpg", "d/a.txt")),
-        *(("d/a:b.jpg", "d/a:b.txt"), (r"\\?\C:\d\a.jpg", "d/a.txt")),
+        *((r"C:\Bilder\a@b.jpg", "Bilder/a@b.txt"), ("C://a.jpg", "a.txt"), (r"\\server\share\d\a.jpg", "d/a.txt")),
+        *((r"..\d\a.jpg", "d/a.txt"), ("d/a:b.jpg", "d/a:b.txt")),
     ],
 )
 def test_a_drive_is_no_scheme_and_no_folder_of_texts(path, below, monkeypatch):
@@ -92,9 +81,8 @@ def test_a_drive_is_no_scheme_and_no_folder_of_texts(path, below, monkeypatch):
 @pytest.mark.parametrize(
     ("name", "refused"),
     [
-        *(("con.jpg", "con.txt"), ("d/AUX.b.png", "AUX.b.txt"), ("Lpt1.jpg", "Lpt1.txt"), ("nul .jpg", "nul .txt")),
-        *(("d/a:b.jpg", "a:b.txt"), ("12 30?.jpg", "12 30?.txt"), ("d./a.jpg", "d."), ("com1/a.jpg", "com1")),
-        *((name, None) for name in ("console.jpg", "d/.a.jpg", "com.jpg", "a.con.jpg", "käfer 狗.jpg", "com10.jpg")),
+        *(("d/AUX.b.png", "AUX.b.txt"), ("d/a:b.jpg", "a:b.txt"), ("d./a.jpg", "d."), ("com1/a.jpg", "com1")),
+        *((name, None) for name in ("console.jpg", "d/.a.jpg", "a.con.jpg", "käfer 狗.jpg")),
     ],
 )
 def test_texts_of_a_store_get_no_name_that_windows_reserves(name, refused, tmp_path, monkeypatch):
