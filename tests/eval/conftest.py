@@ -15,8 +15,7 @@ from sira_cli.demo.scenes import TEST_SEEDS
 from sira_cli.eval.amber import Amber
 from sira_cli.eval.chair import Chair
 from sira_cli.run.lvlm import Lvlm, load
-from tests.support.eval.amber_data import benchmark, lay_out
-from tests.support.eval.coco_data import IMAGES, write_coco
+from tests.support.eval.benchmarks import IMAGES, benchmark, write_amber, write_coco
 from tests.support.eval.writing import SCENES, SPLITS
 
 
@@ -77,7 +76,7 @@ def chair(coco) -> Chair:
 
 @pytest.fixture
 def data(tmp_path) -> Path:
-    return lay_out(tmp_path / "amber")
+    return write_amber(tmp_path / "amber")
 
 
 @pytest.fixture

@@ -12,9 +12,7 @@ from sira_cli.errors import DataError, SettingsError
 from sira_cli.eval.answers import SAME, FailedAnswer, find_files, holds_splits, named_after, read_answers
 from sira_cli.eval.benchmark import AnswerFiles
 from sira_cli.eval.pope import Pope
-from tests.support.eval.amber_data import SAID
-from tests.support.eval.coco_data import CAPTIONS
-from tests.support.eval.made import Made
+from tests.support.eval.benchmarks import CAPTIONS, SAID, Made
 from tests.support.eval.writing import lines, read, save
 
 OWN = {"schema": "sira.ask/1", "method": "vcd", "id": "a/0", "part": "only", "text": "1", "status": "ok"}

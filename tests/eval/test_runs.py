@@ -102,9 +102,6 @@ def test_a_benchmark_takes_all_methods_that_can_run(sira, tmp_path, monkeypatch)
     assert code == 0, err
     assert "icd is left out: it needs a calibration: sira calibrate icd" in err
     assert {*json.loads(out)["settings"]} == {*METHODS} - {"icd"}
-    code, out, err = sira(*run, "--method", "all", "--set", "num_beams=2", "--max-new-tokens", 2)
-    assert (code, "vcd is left out: method vcd follows one text per picture" in err) == (0, True)
-    assert "sid" in json.loads(out)["settings"]
 
 
 # Resuming: a file keeps to its settings and prompts.
