@@ -106,17 +106,6 @@ def test_only_the_command_line_knows_the_terminal():
     assert found <= {"cli"}
 
 
-def test_only_the_command_line_prints():
-    trees = {module: ast.parse(modules()[module].read_text(encoding="utf-8")) for module in INSIDE}
-    found = [
-        module
-        for module, tree in trees.items()
-        for node in ast.walk(tree)
-        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in ("print", "input")
-    ]
-    assert {module.split(".")[1] for module in found} <= {"cli"}
-
-
 def test_there_are_no_circles():
     """Also not within a room: modules can be put in an order in which each imports earlier ones only."""
     waiting = {module: {target for target in arrows(module) if target in modules()} for module in INSIDE}
