@@ -108,8 +108,7 @@ class Pope(Benchmark):
         self._groups = {split: (split, questions) for split, questions in self._questions.items()}
         self._repope = [Path(path) for path in repope]
         for split, questions in _relabelled(self._repope, self._everything).items():
-            taken = {question.number for question in self._questions[split]}
-            self._groups[_group(split)] = split, [question for question in questions if question.number in taken]
+            self._groups[_group(split)] = split, questions
         self.parts = (Part("pope", "ask", tuple(asks), tuple(self._groups)),)
 
     def count(self, part: Part, texts: Texts) -> Iterator[Counted]:
