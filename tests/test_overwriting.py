@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from unittest.mock import Mock
 
@@ -12,6 +11,7 @@ import typer
 from sira_cli.cli import app
 from sira_cli.demo.export import export
 from sira_cli.demo.questions import held_out
+from tests.support.eval.writing import lines, save
 from tests.support.traces import make_trace, write_traces
 
 EXAMPLE = sorted(Path(__file__).parents[1].glob("examples/*.png"))[0]
@@ -72,20 +72,13 @@ def test_nothing_is_removed_before_its_replacement_is_complete(sira, tmp_path, m
     command, file = DECODING[name]
     monkeypatch.chdir(tmp_path)
     Path("scenes").symlink_to(scenes)
-    Path("captions.jsonl").write_text(
-        json.dumps({"file_name": str(EXAMPLE), "text": "A dog."}) + "\n", encoding="utf-8"
-    )
-    Path(file).write_text("mine", encoding="utf-8")
+    lines(Path("captions.jsonl"), [{"file_name": str(EXAMPLE), "text": "A dog."}])
+    save(Path(file), "mine")
     wrong = ["-m" if part == "-p" else "./nowhere" if part == "demo" else part for part in command]
     if command[0] == "sweep":  # on drawn scenes it takes the bundled model alone
         wrong = [*command, "--k", 99]
     code, _, err = sira(*wrong, "--overwrite")
-    assert (code > 0, "nowhere" in err or "99" in err, Path(file).read_text(encoding="utf-8")) == (
-        True,
-        True,
-        "mine",
-    ), err
-
+    assert (code > 0, "nowhere" in err or "99" in err, Path(file).read_text()) == (True, True, "mine"), err
     with monkeypatch.context() as patch:
         patch.setattr("torch.nn.Embedding.forward", Mock(side_effect=KeyboardInterrupt))
         code, _, err = sira(*command, "--overwrite")
@@ -102,9 +95,7 @@ def test_nothing_is_removed_before_its_replacement_is_complete(sira, tmp_path, m
 def test_a_file_of_other_content_stays(sira, tmp_path, monkeypatch, name):
     command, file = COMMANDS[name]
     monkeypatch.chdir(tmp_path)
-    path = tmp_path / file
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text("mine")
+    path = save(tmp_path / file, "mine")
     write_traces(tmp_path / "trace.jsonl", make_trace())  # for the report
     with monkeypatch.context() as patch:
         patch.setattr("sira_cli.run.lvlm.load", None)  # it is known before
@@ -125,6 +116,6 @@ def test_a_report_of_another_benchmark_stays(sira, tmp_path, monkeypatch, scenes
     Path("scenes").symlink_to(scenes)
     command = ("eval", *POPE, *DEMO, "--max-new-tokens", 1, "-o", "answers")
     assert sira(*command)[0] == 0
-    Path("answers/report.json").write_text('{"benchmark": "chair"}', encoding="utf-8")
+    save(Path("answers/report.json"), {"benchmark": "chair"})
     code, out, err = sira("eval", *POPE[:2], "--answers", "answers", "-o", "answers")
     assert (code, out, "answers/report.json holds the report of chair: give another folder" in err) == (2, "", True)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import importlib
+import pkgutil
 import sys
 import tomllib
 from collections import namedtuple
@@ -104,37 +104,29 @@ def test_losses_are_those_of_choices(lvlm, images, method):
     with pytest.raises(SettingsError, match="likelihood of a given answer needs method"):
         losses(lvlm.under(lvlm.preset.method("vcd")), asked[:1], ["Yes"], 1)
     decoded = [answer.text.split()[0].rstrip(".,") for _, answer in answers(under, asked[::3], 2, "ask")]
-    assert [[best for _, best in found[at : at + 2]] for at in (0, 3)] == [
-        [word == "Yes", word == "No"] for word in decoded
-    ]
-
-
-def test_the_entry_point_is_declared_and_does_not_import_lmms_eval():
-    declared = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["entry-points"]
-    module, _, name = declared["lmms_eval.models"]["sira"].partition(":")
-    entry = importlib.import_module(module)
-    assert callable(getattr(entry, name))
-    assert "lmms_eval" not in vars(entry)
+    best = [[likeliest for _, likeliest in found[at : at + 2]] for at in (0, 3)]
+    assert best == [[word == "Yes", word == "No"] for word in decoded]
 
 
 def test_the_model_of_lmms_eval(lvlm, images, monkeypatch):
-    """Messages, a text with pictures, and a choice; with stand-ins for the few names that it takes from lmms-eval."""
-    result, counts = (
-        namedtuple("result", "text counts", defaults=[None]),
-        namedtuple("counts", "prompt output reasoning"),
-    )
+    """Messages, a text with pictures, and a choice; stand-ins for what it takes from lmms-eval."""
+    result = namedtuple("result", "text counts", defaults=[None])
+    counts = namedtuple("counts", "prompt output reasoning")
     for name, taken in {
         "api.instance": {"GenerationResult": result, "Instance": object, "TokenCounts": counts},
         "api.model": {"lmms": object},
+        "models.registry_v2": {"ModelManifest": lambda **given: given},
         "protocol": {"ChatMessages": lambda messages: Mock(**{"model_dump.return_value": {"messages": messages}})},
     }.items():
         monkeypatch.setitem(sys.modules, f"lmms_eval.{name}", SimpleNamespace(**taken))
-    module = importlib.import_module("sira_cli.eval.lmms_model")
-    monkeypatch.setattr(module, "load", lambda preset, **settings: lvlm)
+    declared = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["entry-points"]
+    manifest = pkgutil.resolve_name(declared["lmms_eval.models"]["sira"])()
+    chat, simple = (pkgutil.resolve_name(manifest[f"{kind}_class_path"]) for kind in ("chat", "simple"))
+    monkeypatch.setattr("sira_cli.eval.lmms_model.load", lambda preset, **settings: lvlm)
     answer, visual, generation = lvlm.ask(images[0], QUESTION), lambda given: given["images"], {"max_new_tokens": 8}
     for made, asked in (
-        (module.SiraModel, (QUESTION, lambda given: [said(given["images"][0], QUESTION)], generation)),
-        (module.SimpleSiraModel, (QUESTION, generation, visual)),
+        (chat, (QUESTION, lambda given: [said(given["images"][0], QUESTION)], generation)),
+        (simple, (QUESTION, generation, visual)),
     ):
         model = made(preset="demo", batch_size="2")
         model.task_dict = {"pope": {"test": [{"images": [images[1]]}, {"images": [images[0]]}]}}

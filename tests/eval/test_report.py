@@ -46,11 +46,14 @@ def test_the_interval_is_wilsons_of_an_effective_number():
     """By the formula: answers about a picture are alike, and one picture has none."""
     right, asked = np.array([3, 0, 2, 1, 0]), np.array([4, 1, 2, 3, 0])
     tally = Tally({str(n): {"right": right[n], "all": asked[n]} for n in range(5)})
-    figure = MethodFigures.of({"one": tally}, share, {"share": ("all",)}).figures("one")["share"]
+    methods = {"one": tally, "same": tally, "reversed": Tally(dict(reversed(tally.counts.items())))}
+    compared = MethodFigures.of(methods, share, {"share": ("all",)})
+    figure = compared.figures("one")["share"]
     n, p = asked.sum(), right.sum() / asked.sum()
     variance = 4 / 3 * sum(((right - p * asked) / n) ** 2)
     low, high = wilson(p, (p * (1 - p) * n + 1) / (variance * n + sum((asked / n) ** 2)))
     assert [figure.low, figure.high] == pytest.approx([100 * low, 100 * high])
+    assert compared.differences("reversed", "one") == compared.differences("same", "one")  # pictures go by name
 
 
 @pytest.mark.parametrize("words", [[3, 8], [3, 8, 4], [3, 5, 8, 13, 4, 4]])

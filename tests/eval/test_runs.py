@@ -23,7 +23,6 @@ from sira_cli.run.lvlm import Lvlm
 from tests.support.eval.writing import SPLITS, read, rows, save, values
 
 RANDOM = ("random",)
-ONE = ("--against", "sira", "--limit", 1)
 
 
 @pytest.fixture(scope="module")
@@ -128,34 +127,28 @@ def test_a_run_goes_on_where_it_stopped(pope, whole, scenes, loaded, tmp_path):
     assert pope("-o", tmp_path, "--alpha", 3, "--overwrite", "--limit", 1)[0] == 0
 
 
-@pytest.mark.parametrize("option", [("--set", "beta=0.9"), ("--top-p", 0.5), ("preset", 10_000)])
-def test_a_file_keeps_to_its_settings(pope, lvlm, loaded, tmp_path, monkeypatch, option):
-    """Also a preset of the same name that decides otherwise."""
-    run = ("-o", tmp_path, *ONE, "--temperature", 1)
-    assert pope(*run, splits=RANDOM)[0] == 0
-    loaded.clear()
-    name = {"--set": "beta", "--top-p": "top_p", "preset": "settings"}[option[0]]
-    if name == "settings":
-        image = lvlm.preset.image.model_copy(update={"max_pixels": option[1]})
-        preset, option = lvlm.preset.model_copy(update={"image": image}), ()
-        monkeypatch.setattr("sira_cli.models.presets.find", lambda name: preset)
-    code, _, err = pope(*run, *option, splits=RANDOM)
-    assert (code, f"{name} is " in err, loaded.total()) == (2, True, 0)
-
-
-def test_a_file_keeps_to_one_prompt(pope, loaded, tmp_path):
-    """Nothing is decoded and nothing written before it is known, whatever is left to be asked."""
-    run, other = ("-o", tmp_path, "--against", "sira", "--max-new-tokens", 4), ("--option", "suffix=")
-    prompt = pope(*run, "--limit", 2, splits=RANDOM)[1]["settings"]["sira"]["prompt"]["pope"]
+@pytest.mark.parametrize(
+    ("option", "said"),
+    [
+        *((("--set", "beta=0.9"), "beta is "), (("--top-p", 0.5), "top_p is ")),
+        (("--option", "suffix="), f"{ONE_WORD}' in the file and '"),
+        ((), "settings is "),  # a preset of the same name that decides otherwise
+    ],
+)
+def test_a_file_keeps_to_its_settings_and_prompts(pope, lvlm, loaded, tmp_path, monkeypatch, option, said):
+    """Nothing is decoded or written before it is known, whatever is left to be asked."""
+    run = ("-o", tmp_path, "--against", "sira", "--temperature", 1, "--max-new-tokens", 4, "--limit")
+    assert pope(*run, 2, splits=RANDOM)[0] == 0
     kept = (tmp_path / "sira-pope.jsonl").read_bytes()
     loaded.clear()
+    if not option:
+        image = lvlm.preset.image.model_copy(update={"max_pixels": 10_000})
+        preset = lvlm.preset.model_copy(update={"image": image})
+        monkeypatch.setattr("sira_cli.models.presets.find", lambda name: preset)
     for limit in (1, 2, 3):  # with fewer, the same and more questions than in the file
-        code, _, err = pope(*run, *other, "--limit", limit, splits=RANDOM)
-        assert (code, f"has the prompt {prompt!r} in the file and '" in err) == (2, True)
-        assert "give another --output, or --overwrite to start again" in err
+        code, _, err = pope(*run, limit, *option, splits=RANDOM)
+        assert (code, said in err, "--overwrite" in err) == (2, True, True), err
     assert ((tmp_path / "sira-pope.jsonl").read_bytes(), loaded.total()) == (kept, 0)
-    report = pope(*run, *other, "--limit", 1, "--overwrite", splits=RANDOM)[1]
-    assert report["settings"]["sira"]["prompt"] == {"pope": prompt.removesuffix(ONE_WORD)}
 
 
 def test_an_interrupted_run_says_what_is_kept(pope, tmp_path, monkeypatch):
