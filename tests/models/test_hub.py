@@ -13,11 +13,8 @@ import os
 import shutil
 import subprocess
 import sys
-import threading
 import time
 import warnings
-from functools import partial
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -28,14 +25,13 @@ from transformers import dynamic_module_utils
 
 from sira_cli import UnsupportedModelError, load
 from sira_cli.core import families
-from sira_cli.demo.export import export
-from sira_cli.demo.questions import Questions, held_out
 from sira_cli.errors import ModelNotFoundError, SettingsError, SiraError, UntestedModelWarning
 from sira_cli.models.hub import find_checkpoint, find_config
 from sira_cli.models.load import inspect_model
 from sira_cli.models.preset import Preset
 from tests.support.helpers import installed
 from tests.support.shards import EXAMPLES
+from tests.support.web import answering, reply
 
 COMMIT = "c0ffee" * 6 + "c0ff"
 NOBODY = "http://127.0.0.1:9"  # nobody listens there
@@ -73,50 +69,30 @@ def hub(tmp_path):
     files = make_folder(tmp_path / "served")
     (files / "pytorch_model.bin").write_bytes(b"a pickle")
     (files / "consolidated.safetensors").write_bytes(b"the weights once more, in another format")
-    requests: list[str] = []
 
-    def answer(path: str) -> tuple[int, dict[str, str], bytes]:
+    def answer(path: str) -> list[bytes]:
+        path = path.partition("?")[0]
         if "owner/gated" in path:
-            return 403, {"X-Error-Code": "GatedRepo", "X-Error-Message": "gated"}, b"{}"
+            return reply(403, b"{}", {"X-Error-Code": "GatedRepo", "X-Error-Message": "gated"})
         if path == "/api/models/owner/model/revision/nowhere":
-            return 404, {"X-Error-Code": "RevisionNotFound"}, b"{}"
+            return reply(404, b"{}", {"X-Error-Code": "RevisionNotFound"})
         if path.startswith("/api/models/owner/model"):
             found = {file.name: file.stat().st_size for file in sorted(files.iterdir())}
             siblings = [{"rfilename": name, "size": size} for name, size in found.items()]
             listing: Any = {"id": "owner/model", "modelId": "owner/model", "sha": COMMIT, "siblings": siblings}
             if "/tree/" in path:
                 listing = [{"type": "file", "path": name, "size": size, "oid": "0"} for name, size in found.items()]
-            return 200, {"Content-Type": "application/json"}, json.dumps(listing).encode()
+            return reply(200, json.dumps(listing).encode(), {"Content-Type": "application/json"})
         if not path.startswith("/owner/model/resolve/"):
-            return 401, {"X-Error-Code": "RepoNotFound", "X-Error-Message": "not found"}, b"{}"
+            return reply(401, b"{}", {"X-Error-Code": "RepoNotFound", "X-Error-Message": "not found"})
         file = files / path.rsplit("/", 1)[1]
         if not file.is_file():
-            return 404, {"X-Error-Code": "EntryNotFound"}, b""
-        content = file.read_bytes()
-        return 200, {"ETag": f'"{hashlib.sha256(content).hexdigest()}"', "X-Repo-Commit": COMMIT}, content
+            return reply(404, headers={"X-Error-Code": "EntryNotFound"})
+        tag = f'"{hashlib.sha256(file.read_bytes()).hexdigest()}"'
+        return reply(200, file.read_bytes(), {"ETag": tag, "X-Repo-Commit": COMMIT})
 
-    class Hub(BaseHTTPRequestHandler):
-        protocol_version = "HTTP/1.1"
-
-        def do_GET(self):
-            requests.append(f"{self.command} {self.path}")
-            status, headers, content = answer(self.path.split("?")[0])
-            self.send_response(status)
-            for name, value in {**headers, "Content-Length": str(len(content))}.items():
-                self.send_header(name, value)
-            self.end_headers()
-            if self.command == "GET":
-                self.wfile.write(content)
-
-        do_HEAD = do_GET  # noqa: N815 # as the server calls it
-
-        def log_message(self, *args):
-            pass
-
-    with ThreadingHTTPServer(("127.0.0.1", 0), Hub) as server:
-        threading.Thread(target=server.serve_forever, daemon=True).start()
-        yield f"http://127.0.0.1:{server.server_port}", requests
-        server.shutdown()
+    with answering(answer) as server:
+        yield server
 
 
 def ask(tmp_path, endpoint, model, revision="main", what="checkpoint", offline=0):
@@ -127,7 +103,7 @@ def ask(tmp_path, endpoint, model, revision="main", what="checkpoint", offline=0
 
 
 def test_a_download_is_announced_completed_and_then_found_in_the_cache_without_asking(hub, tmp_path):
-    endpoint, requests = hub
+    endpoint = hub.address
     folder = Path(ask(tmp_path, endpoint, "owner/model", what="config"))
     assert [path.name for path in folder.iterdir()] == ["config.json"]
     announced, found = ask(tmp_path, endpoint, "owner/model").splitlines()
@@ -135,22 +111,21 @@ def test_a_download_is_announced_completed_and_then_found_in_the_cache_without_a
     assert found.split() == [str(folder), COMMIT]
     names = {path.name for path in folder.iterdir()}  # neither pickle nor copy
     assert names == {"config.json", "model.safetensors", "preprocessor_config.json", "tokenizer.json"}
-    requests.clear()
+    hub.asked.clear()
     assert ask(tmp_path, endpoint, "owner/model") == ask(tmp_path, endpoint, "owner/model", COMMIT) == found
-    assert not requests
+    assert not hub.asked
     (folder / "model.safetensors").unlink()  # a torn download
     assert "fetching" in ask(tmp_path, endpoint, "owner/model")
     assert (folder / "model.safetensors").read_bytes() == b"weights"
 
 
 def test_a_model_that_cannot_work_is_known_by_its_config_alone(hub, tmp_path):
-    endpoint, requests = hub
     (tmp_path / "served" / "config.json").write_text('{"model_type": "mllama"}')
-    environment = {**os.environ, "HF_ENDPOINT": endpoint, "HF_HOME": str(tmp_path / "hf"), "HF_HUB_OFFLINE": "0"}
+    environment = {**os.environ, "HF_ENDPOINT": hub.address, "HF_HOME": str(tmp_path / "hf"), "HF_HUB_OFFLINE": "0"}
     done = installed("caption", EXAMPLES[0], "-m", "owner/model", env=environment, text=True)
     assert (done.returncode, done.stdout, done.stderr.count("\n")) == (2, "", 1)  # not even a download is announced
     assert "MllamaForConditionalGeneration is not supported: it reads the image through" in done.stderr
-    fetched = [request.split("?")[0] for request in requests if "GET" in request and "/resolve/" in request]
+    fetched = [request.split("?")[0] for request in hub.asked if "GET" in request and "/resolve/" in request]
     assert [path.rsplit("/", 1)[1] for path in fetched] == ["config.json"]
 
 
@@ -163,7 +138,7 @@ def test_a_model_that_cannot_work_is_known_by_its_config_alone(hub, tmp_path):
     ],
 )
 def test_what_a_hub_may_refuse(hub, tmp_path, model, revision, message):
-    assert message in ask(tmp_path, hub[0], model, revision)
+    assert message in ask(tmp_path, hub.address, model, revision)
 
 
 def test_without_a_network_or_in_offline_mode_two_ways_out_are_named(tmp_path):
@@ -177,25 +152,21 @@ def test_without_a_network_or_in_offline_mode_two_ways_out_are_named(tmp_path):
 
 
 def test_the_state_of_the_hub_takes_one_request(hub, tmp_path):
-    endpoint, requests = hub
-    assert ask(tmp_path, endpoint, "", what="state") == "reachable"
-    assert ask(tmp_path, endpoint, "", what="state", offline=1) == "offline mode"
-    assert requests == ["HEAD /"]
+    assert ask(tmp_path, hub.address, "", what="state") == "reachable"
+    assert ask(tmp_path, hub.address, "", what="state", offline=1) == "offline mode"
+    assert hub.asked == ["HEAD /"]
     assert ask(tmp_path, NOBODY, "", what="state").startswith(f"{NOBODY} cannot be reached (")
 
 
 def test_the_revision_of_a_folder_changes_with_its_content_only(tmp_path):
-    folder = make_folder(tmp_path / "model")
-    weights = bytearray(30 << 20)
-    (folder / "model.safetensors").write_bytes(weights)
-    seen = {find_checkpoint(Preset(model=str(folder))).revision}
-    shutil.copytree(folder, tmp_path / "copy")
-    assert {find_checkpoint(Preset(model=str(tmp_path / "copy"))).revision} == seen
-    weights[10 << 20 : 20 << 20] = b"\1" * (10 << 20)  # some layers in the middle
-    (folder / "model.safetensors").write_bytes(weights)
-    seen.add(find_checkpoint(Preset(model=str(folder))).revision)
-    (folder / "merges.txt").write_text("a b")
-    seen.add(find_checkpoint(Preset(model=str(folder))).revision)
+    folder, seen = make_folder(tmp_path / "model"), set[str]()
+    middle = 10 * b"\0" + 10 * b"\1" + 10 * b"\0"  # some layers changed, in MB
+    for name, data in (("model.safetensors", bytes(30)), ("model.safetensors", middle), ("merges.txt", b"a b")):
+        (folder / name).write_bytes(b"".join(bytes([each]) * 2**20 for each in data))
+        copy = shutil.copytree(folder, tmp_path / f"copy {len(seen)}")
+        revisions = {find_checkpoint(Preset(model=str(place))).revision for place in (folder, copy)}
+        assert len(revisions) == 1
+        seen |= revisions
     assert len(seen) == 3
 
 
@@ -220,12 +191,6 @@ def test_what_a_folder_lacks_is_named(tmp_path, missing, message):
     (folder / missing).unlink()
     with pytest.raises(ModelNotFoundError, match=message):
         find_checkpoint(Preset(model=str(folder)))
-
-
-@pytest.mark.parametrize("model", ["./nowhere", "/nowhere", "~/nowhere-at-all"])
-def test_a_missing_folder(model):
-    with pytest.raises(ModelNotFoundError, match=f"model folder {model} does not exist"):
-        find_checkpoint(Preset(model=model))
 
 
 ADAPTER = {"base_model_name_or_path": "Qwen/Qwen2.5-VL-7B-Instruct", "peft_type": "LORA", "r": 8}
@@ -263,14 +228,8 @@ def test_a_form_that_is_not_for_us(tmp_path, sira, photos, name):
     assert (code, out, said[0] in err) == (2, "", True)
 
 
-@pytest.fixture
-def folder(tmp_path, llava_folder):
-    """A copy of a checkpoint that works."""
-    shutil.copytree(llava_folder, tmp_path / "model")
-    return tmp_path / "model"
-
-
-def test_the_structure_is_judged_before_weights_are_read(folder):
+def test_the_structure_is_judged_before_weights_are_read(llava_folder, tmp_path):
+    folder = shutil.copytree(llava_folder, tmp_path / "model")
     (folder / "model.safetensors").write_bytes(b"no weights")
     with pytest.raises(SettingsError, match="k = 8"):
         load(folder, k=8)  # of 8: at most 7
@@ -294,26 +253,17 @@ def test_a_family_that_was_not_tested_is_said_once(monkeypatch, llava_folder, ph
 # --- Python code of a checkpoint
 
 YES = b"y\ny\ny\ny\n"  # to whatever is asked
-# Classes by the name under which a file's `auto_map` offers them.
-OFFERED: dict[str, dict[str, Any]] = {
-    "config.json": dict.fromkeys(("AutoModel", "AutoModelForImageTextToText"), "evil.Model")
-    | {"AutoConfig": "evil.Config"},
-    "processor_config.json": {"AutoProcessor": "evil.Processor"},
-    "preprocessor_config.json": {"AutoProcessor": "evil.Processor", "AutoImageProcessor": "evil.ImageProcessor"},
-    "tokenizer_config.json": {"AutoProcessor": "evil.Processor", "AutoTokenizer": ["evil.Tokenizer"] * 2},
-}
 PROCESSORS = ("processor_config.json", "preprocessor_config.json", "tokenizer_config.json")
+KINDS = ("Model", "ModelForImageTextToText", "Config", "Processor", "ImageProcessor")
+OFFERED = {f"Auto{kind}": "evil.Own" for kind in KINDS} | {"AutoTokenizer": ["evil.Own"] * 2}  # in each file
 CODE = """
 from pathlib import Path
 
 Path({marker!r}).touch()
 
 
-class Config:
+class Own:
     model_type = "evil"
-
-
-Model = Processor = ImageProcessor = Tokenizer = Config
 """
 
 
@@ -336,11 +286,11 @@ def make_foreign(part: str, folder: Path) -> None:
         change(folder / "tokenizer_config.json", tokenizer_class="EvilTokenizer")
     if part == "text model":  # of a type that transformers has the configuration of, and no model
         own = json.loads((folder / "config.json").read_text())["text_config"]
-        own |= {"model_type": "kosmos_2_text_model", "auto_map": {"AutoModel": f"{folder}--evil.Model"}}
+        own |= {"model_type": "kosmos_2_text_model", "auto_map": {"AutoModel": f"{folder}--evil.Own"}}
         change(folder / "config.json", text_config=own)
     if part == "audio":  # every processor may have a model that hears
         (folder / "other").mkdir()
-        change(folder / "other" / "config.json", model_type="evil", auto_map=OFFERED["config.json"])
+        change(folder / "other" / "config.json", model_type="evil", auto_map=OFFERED)
         shutil.copy(folder / "evil.py", folder / "other")
         audio = {"audio_tokenizer_class": "AutoModel", "audio_tokenizer_name_or_path": str(folder / "other")}
         change(folder / "processor_config.json", audio_tokenizer=audio)
@@ -356,11 +306,10 @@ def marker(tmp_path: Path) -> Path:
 def checkpoint(llava_folder: Path, tmp_path: Path, marker: Path, monkeypatch) -> Path:
     """An ordinary LLaVA-1.5 that offers its own code for every part."""
     monkeypatch.setattr("transformers.dynamic_module_utils.HF_MODULES_CACHE", str(tmp_path / "modules"))
-    folder = tmp_path / "model"
-    shutil.copytree(llava_folder, folder)
+    folder = shutil.copytree(llava_folder, tmp_path / "model")
     (folder / "evil.py").write_text(CODE.format(marker=str(marker)))
-    for name, classes in OFFERED.items():
-        change(folder / name, auto_map=classes)
+    for name in ("config.json", *PROCESSORS):
+        change(folder / name, auto_map=OFFERED)
     return folder
 
 
@@ -393,32 +342,17 @@ def test_no_part_runs_its_own_code(checkpoint, marker, sira, photos, part):
     assert timeout == dynamic_module_utils.TIME_OUT_REMOTE_CODE  # of other users of transformers
 
 
-def test_no_command_runs_it(checkpoint, marker, sira, photos, tmp_path, monkeypatch):
-    monkeypatch.setattr("sira_cli.demo.export.Questions", partial(Questions, 20))  # fewer scenes to count things in
+def test_no_command_runs_it(checkpoint, marker, sira, photos, tmp_path):
     make_foreign("model", checkpoint)
-    picture, preset, data = tmp_path / "coffee.jpg", tmp_path / "evil.yaml", tmp_path / "scenes"
-    picture.write_bytes(photos["coffee"].read_bytes())
-    (tmp_path / "coffee.txt").write_text("A cup on a table.")
+    preset, picture = tmp_path / "evil.yaml", photos["coffee"]
     preset.write_text(json.dumps({"model": str(checkpoint)}))
-    export([held_out(0)], data)
-    images, scenes = ("--images", data / "images", "-o", tmp_path / "answers"), ("--scenes", "--limit", 2)
-    commands: list[tuple[Any, ...]] = [
-        *((name, picture) for name in ("caption", "trace", "check", "drift")),
-        *[("caption", "-"), ("ask", picture, "What is this?"), ("bench",), ("sweep", *scenes), ("serve", "--port", 0)],
-        ("eval", "pope", *sorted((data / "pope").iterdir()), *images),
-        ("eval", "chair", data / "coco", "--option", f"ids={data / 'coco/ids.txt'}", *images),
-        ("eval", "amber", data / "amber", "--option", "similarity=exact", *images),
-        *[("calibrate", "maskcd", picture), ("calibrate", "ict", *scenes), ("calibrate", "support", *scenes)],
-    ]
+    commands = [("caption", "-"), ("bench",), ("sweep", "--scenes"), ("serve",), ("calibrate", "maskcd", picture)]
     for command in commands:
         stdin = picture.read_bytes() if "-" in command else YES
         code, out, err = sira(*command, "-m", checkpoint, stdin=stdin)
-        assert "own Python code" in err, (command, err)
-        assert (code, out) == (2, ""), (command, err)
-        assert not marker.exists(), command
-    sira("presets", "show", preset, stdin=YES)
-    sira("presets", "check", preset, stdin=YES)
-    sira("presets", "new", checkpoint, stdin=YES)
+        assert (code, out, "own Python code" in err) == (2, "", True), (command, err)
+    for command in ("show", "check"):
+        sira("presets", command, preset, stdin=YES)
     with pytest.raises(SiraError, match="own Python code"):
         inspect_model(Preset(model=str(checkpoint)))
     assert not marker.exists()

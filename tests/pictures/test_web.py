@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pickle
 import socket
-import socketserver
 import threading
 import time
 from collections.abc import Iterator
@@ -18,6 +17,7 @@ from sira_cli.pictures import web
 from sira_cli.pictures.find import find_pictures
 from sira_cli.pictures.sources import as_picture
 from tests.support.shards import EXAMPLES, content
+from tests.support.web import WebServer, answering, reply
 
 PICTURE = EXAMPLES[0].read_bytes()
 OK = b"HTTP/1.1 200 OK\r\n"
@@ -28,20 +28,14 @@ DRIPS = {
 }
 
 
-def reply(status: int, body: bytes = b"", header: str = "X-None: 0") -> bytes:
-    return f"HTTP/1.1 {status} X\r\nContent-Length: {len(body)}\r\n{header}\r\n\r\n".encode() + body
-
-
 def answer(path: str) -> Iterator[bytes]:
     """The answer of the server, as the path says."""
     name, _, query = path.strip("/").partition("?")
     match name.strip("/"):
         case "to" | "loop":
-            yield reply(302, header=f"Location: {query or path}")
+            yield from reply(302, headers={"Location": query or path})
         case "status":
-            yield reply(int(query))
-        case "page":
-            yield reply(200, b"<html>")
+            yield from reply(int(query))
         case "endless":
             yield OK + b"\r\n"
             while True:
@@ -50,7 +44,7 @@ def answer(path: str) -> Iterator[bytes]:
         case "silent":
             time.sleep(3)
         case "zip":
-            yield reply(200, PICTURE, "Content-Encoding: gzip")
+            yield from reply(200, PICTURE, {"Content-Encoding": "gzip"})
         case "drip":
             first, rest = DRIPS[query]
             yield first
@@ -58,46 +52,27 @@ def answer(path: str) -> Iterator[bytes]:
                 time.sleep(0.02)
                 yield bytes([byte])
         case _:
-            yield reply(200, PICTURE)
-
-
-class Handler(socketserver.BaseRequestHandler):
-    def handle(self) -> None:
-        path = self.request.recv(2**16).split()[1].decode()
-        self.server.asked.append(path)
-        for piece in answer(path):
-            self.request.sendall(piece)
-
-
-class Server(socketserver.ThreadingTCPServer):
-    daemon_threads, block_on_close = True, False
-    asked: list[str]
-
-    def handle_error(self, *_: object) -> None:
-        """Who does not wait for the end hangs up."""
+            yield from reply(200, PICTURE)
 
 
 @pytest.fixture
-def private() -> Iterator[Server]:
-    with Server(("127.0.0.1", 0), Handler) as server:
-        server.asked = []
-        threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
+def private() -> Iterator[WebServer]:
+    with answering(answer) as server:
         yield server
-        server.shutdown()
 
 
 @pytest.fixture
-def server(private, monkeypatch) -> Server:
+def server(private, monkeypatch) -> WebServer:
     """The same, which counts as public."""
     monkeypatch.setattr(web, "is_public", lambda address: address == "127.0.0.1")
     return private
 
 
-def url(server: Server, path: str) -> str:
-    return f"http://127.0.0.1:{server.server_address[1]}/{path}"
+def url(server: WebServer, path: str) -> str:
+    return f"{server.address}/{path}"
 
 
-def read(server: Server, path: str) -> bytes:
+def read(server: WebServer, path: str) -> bytes:
     (picture,) = find_pictures([url(server, path)])
     return content(picture)
 
@@ -108,14 +83,14 @@ def refused(location: str) -> str:
     return str(caught.value)
 
 
-def fails(server: Server, path: str) -> str:
+def fails(server: WebServer, path: str) -> str:
     return refused(url(server, path)).removeprefix(f"{url(server, path)}: failed_to_download: ")
 
 
 def test_a_picture_is_downloaded(server):
     assert read(server, "cat.png") == PICTURE
     assert read(server, "é b.png?size=1&x=%20#part") == PICTURE
-    assert server.asked == ["/cat.png", "/%C3%A9%20b.png?size=1&x=%20"]
+    assert server.asked == ["GET /cat.png", "GET /%C3%A9%20b.png?size=1&x=%20"]
     (picture,) = find_pictures(["http://me:secret@example.org/a.png?id=1"])
     assert picture.name_in(Path("/tmp")) == "http://example.org/a.png?id=1"
     assert "secret" not in picture.label
@@ -129,13 +104,13 @@ def test_redirects_lead_to_the_web_only(server):
     for target in ("file:///etc/passwd", "ftp://127.0.0.1/a.png", "gopher://x/"):
         assert "failed_to_download: redirected to" in refused(url(server, f"to/?{target}"))
     assert fails(server, "loop") == "redirected more than 5 times"
-    assert server.asked.count("/loop") == 6
+    assert server.asked.count("GET /loop") == 6
 
 
 def test_what_fails_is_named_and_asked_for_once(server):
     for status in (404, 429, 500):
         assert fails(server, f"status?{status}").endswith(f"the server answers {status}")
-        assert server.asked.count(f"/status?{status}") == 1
+        assert server.asked.count(f"GET /status?{status}") == 1
     assert fails(server, "zip") == "the server sends a compressed file that was not asked for"
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))  # bound, but nobody listens
@@ -174,7 +149,7 @@ def test_private_addresses_are_refused(private, monkeypatch):
     monkeypatch.setattr(web, "is_public", lambda address: address == "127.0.0.1")
     message = refused(url(private, f"to/?http://127.0.0.2:{private.server_address[1]}/cat.png"))
     assert "127.0.0.2 is at 127.0.0.2, which is no public address" in message
-    assert "/cat.png" not in private.asked
+    assert "GET /cat.png" not in private.asked
 
 
 def test_a_name_is_looked_up_once(monkeypatch):
@@ -237,7 +212,7 @@ def test_nobody_waits_for_a_name_server_or_after_an_interrupt(server, monkeypatc
     with monkeypatch.context() as patch:
         patch.setattr(interrupts, "_happened", True)
         thread.join(2)
-    assert (ended, server.asked) == ([KeyboardInterrupt], ["/silent"])
+    assert (ended, server.asked) == ([KeyboardInterrupt], ["GET /silent"])
     answers = threading.Event()
     monkeypatch.setattr(web, "SECONDS", 0.1)
     monkeypatch.setattr(socket, "getaddrinfo", lambda *_, **__: answers.wait(20) and [])
