@@ -43,11 +43,10 @@ def test_what_ships():
     assert presets.find("llava-1.5-7b").sira_config == SiraConfig(k=16, alpha=0.5)
 
 
-def test_everything_that_a_preset_may_say(tmp_path):
+def test_what_a_preset_may_say(tmp_path):
     path = write(
         tmp_path / "mine.yaml",
         """
-        name: mine
         model: owner/model
         sira: {k_fraction: 0.25, alpha: 1, beta: 0.1}
         image_tokens:
@@ -55,24 +54,19 @@ def test_everything_that_a_preset_may_say(tmp_path):
           ids: [151655]
           tokens: ["<|image_pad|>"]
           between: {start: "<|vision_start|>", end: 5, inclusive: true}
-        prompts: {caption: Say what you see., ask: "Q: {question}", system: You see.}
-        generation:
-          {max_new_tokens: 7, temperature: 0.5, top_p: 0.9, seed: 3, num_beams: 2, no_repeat_ngram_size: 3, think: true}
-        text: {prefix: "ohwx, ", max_sentences: 2, complete_sentences: true}
-        load: {dtype: bfloat16, attn_implementation: eager}
-        image: {max_pixels: 1003520}
+        prompts: {ask: "Q: {question}"}
+        generation: {max_new_tokens: 7, top_p: 0.9, seed: 3, no_repeat_ngram_size: 3, think: true}
+        text: {prefix: "ohwx, ", max_sentences: 2}
         """,
     )
     preset = presets.find(str(path))
     rule = ImageTokens(True, (151655,), ("<|image_pad|>",), Between("<|vision_start|>", 5, True))
     assert preset.sira_config == SiraConfig(k_fraction=0.25, alpha=1.0, beta=0.1, image_tokens=rule)
-    assert preset.text.given() == {"prefix": "ohwx, ", "max_sentences": 2, "complete_sentences": True}
+    assert preset.text.given() == {"prefix": "ohwx, ", "max_sentences": 2}
     assert presets.read(write(tmp_path / "again.yaml", presets.to_yaml(preset))) == preset
-    always = {"max_new_tokens": 7, "temperature": 0.5, "top_p": 0.9, "seed": 3, "num_beams": 2}
+    always = {"max_new_tokens": 7, "temperature": 0.0, "top_p": 0.9, "seed": 3, "num_beams": 1}
     assert preset.decisive()["generation"] == always | {"no_repeat_ngram_size": 3, "think": True}
-    assert (
-        Preset(model="x").decisive()["generation"].keys() == always.keys()
-    )  # keys hold the others only if they are set
+    assert Preset(model="x").decisive()["generation"].keys() == always.keys()  # what is off is not in keys
 
 
 @pytest.mark.parametrize(
@@ -152,26 +146,16 @@ def test_a_calibration_is_found_by_the_revision_and_the_users_own_first(tmp_path
     assert torch.equal(again.tensors["directions"], torch.ones(2, 3))
 
 
-@pytest.mark.parametrize(
-    ("other", "message"),
-    [
-        ({"revision": "folder-ffffffffffff"}, r"made for /models/tiny \(folder-ffffffffffff\), not for tiny"),
-        ({"kind": "ict"}, "a calibration for ict, not for needy"),
-    ],
-)
-def test_that_of_another_model_or_method_is_refused(tmp_path, other, message):
-    path = calibration(tmp_path / "other.safetensors", **other)
-    with pytest.raises(SettingsError, match=message):
-        calibrated(Needy(calibration=str(path)), "tiny", REVISION)
-
-
-@pytest.mark.parametrize("content", [None, b"no tensors", b"\x02\x00\x00\x00\x00\x00\x00\x00{}"])
-def test_what_is_no_calibration_is_named(tmp_path, content):
-    path = tmp_path / "a.safetensors"
-    if content is not None:
+def test_that_of_another_model_or_method_and_what_is_none_are_refused(tmp_path):
+    other = {"revision": "folder-ffffffffffff"}, r"made for /models/tiny \(folder-ffffffffffff\), not for tiny"
+    for given, message in (other, ({"kind": "ict"}, "a calibration for ict, not for needy")):
+        path = calibration(tmp_path / "other.safetensors", **given)
+        with pytest.raises(SettingsError, match=message):
+            calibrated(Needy(calibration=str(path)), "tiny", REVISION)
+    for content in (b"no tensors", b"\x02\x00\x00\x00\x00\x00\x00\x00{}"):
         path.write_bytes(content)
-    with pytest.raises(DataError, match=r"a\.safetensors"):
-        Calibration.read(path)
+        with pytest.raises(DataError, match=r"other\.safetensors"):
+            Calibration.read(path)
 
 
 def test_keys_follow_the_content_of_a_calibration_and_not_its_place(tmp_path):

@@ -7,7 +7,6 @@ import json
 import shutil
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -131,12 +130,12 @@ def test_what_a_processor_cannot_do_is_refused(image_tokens, name, settings, mes
 def test_a_model_id_takes_sizes_and_system_prompt_from_its_preset(sira, photos):
     assert presets.for_model(QWEN) == Preset(model=QWEN, image=ImageSettings(max_pixels=1003520))
     preset = presets.resolve(presets.find("joycaption-beta-one").model)
-    assert (preset.name, preset.sira.k) == ("", None)
-    assert preset.prompts.system == "You are a helpful image captioner."
-    assert presets.for_model("./folder") == Preset(model="./folder")
+    assert (preset.name, preset.prompts.system) == ("", "You are a helpful image captioner.")
     code, _, err = sira("caption", photos["coffee"], "--model", QWEN, "--offline")
-    assert code == 1
-    assert f"--model {QWEN} takes image: {{max_pixels: 1003520}} from the preset qwen2.5-vl-7b\n" in err
+    assert (code, f"--model {QWEN} takes image: {{max_pixels: 1003520}} from the preset qwen2.5-vl-7b\n" in err) == (
+        1,
+        True,
+    )
 
 
 def test_the_command_has_an_option_for_the_size(sira, qwen_folder, photos):
@@ -144,27 +143,20 @@ def test_the_command_has_an_option_for_the_size(sira, qwen_folder, photos):
     command = ("caption", photos["coffee"], "--model", qwen_folder, "--max-new-tokens", 1, "--json")
     code, out, _ = sira(*command, "--max-pixels", 28 * 28 * 6)
     assert (code, json.loads(out)["image_tokens"]) == (0, 3 * 2)
-    code, out, err = sira(*command, "--max-pixels", 100)
-    assert (code, out) == (2, "")
-    assert "image.max_pixels: 100 is below the processor's minimum of 3136" in err
 
 
 @pytest.mark.parametrize("family", ALL)
 def test_no_processor_makes_a_giant(family, checkpoint_of, monkeypatch):
     """Of a thin picture; the limit is lowered to more pixels than any processor here makes by its settings."""
-    most, sizes, resize = 2**18, list[tuple[int, int]](), Image.Image.resize
-    monkeypatch.setattr(loaded, "MOST", most)
-    monkeypatch.setattr(
-        Image.Image,
-        "resize",
-        lambda image, size, *args, **more: sizes.append(size) or resize(image, size, *args, **more),
-    )
+    sizes, resize = list[tuple[int, int]](), Image.Image.resize
+    monkeypatch.setattr(loaded, "MOST", 2**18)
+    noted = lambda own, size, *args, **more: sizes.append(size) or resize(own, size, *args, **more)  # noqa: E731
+    monkeypatch.setattr(Image.Image, "resize", noted)
     processor = load_processor(checkpoint_of(family))
-    for size in [(1, 60_000), (60_000, 1), (7, 1300), (1300, 7), (199, 1)]:
-        with suppress(ValueError):
+    for size in [(1, 60_000), (60_000, 1), (7, 1300), (1300, 7), (199, 1), (640, 480)]:
+        with suppress(*[ValueError] * (size != (640, 480))):
             chat_inputs(processor, "paligemma", [Image.new("RGB", size)], [QUESTION])
-    chat_inputs(processor, "paligemma", [Image.new("RGB", (640, 480))], [QUESTION])
-    assert 0 < max(width * height for width, height in sizes) <= most
+    assert 0 < max(width * height for width, height in sizes) <= 2**18
 
 
 # --- several turns, and several pictures in a prompt
@@ -216,23 +208,6 @@ def test_tokens_and_greedy_texts_are_those_of_transformers(checkpoint_of, family
     assert list(answer.tokens) == output[0, theirs["input_ids"].shape[1] :].tolist()
 
 
-PARTS = ("This is A:", None, "and B:", None, "What differs?")
-
-
-@FAMILIES
-def test_pictures_between_words_stay_there(checkpoint_of, family, pictures):
-    processor, images = load_processor(checkpoint_of(family)), iter(pictures)
-    content = [{"type": "text", "text": part} if part else {"type": "image", "image": next(images)} for part in PARTS]
-    first = {"role": "user", "content": content}
-    asked = Turn("user", "\n".join(filter(None, PARTS)), 2, PARTS)
-    for following, turns in (([], []), (their_messages([], ())[1:], [Turn(role, text) for role, text in TURNS[1:]])):
-        theirs = processor.apply_chat_template([first, *following], **AS_TENSORS)
-        prompt = Conversation((asked, *turns))
-        ours = chat_inputs(processor, "any", [pictures], [prompt])
-        assert ours["input_ids"].tolist() == theirs["input_ids"].tolist()
-    assert str(prompt) != str(Conversation((replace(asked, parts=()), *turns)))
-
-
 def test_a_template_whose_assistant_says_plain_text(checkpoint_of, pictures):
     """As that of Mistral's checkpoints: lists of parts are for the user only."""
     processor, last = load_processor(checkpoint_of("Pixtral (LLaVA)")), "{%- endif %}{%- endfor %}"
@@ -247,16 +222,11 @@ def test_a_template_whose_assistant_says_plain_text(checkpoint_of, pictures):
 @pytest.mark.parametrize("family", ["LLaVA-NeXT", ONE_ONLY, "PaliGemma"])
 def test_a_chat_format_without_room_for_turns_is_refused(checkpoint_of, family, pictures):
     lvlm = load(checkpoint_of(family))
-    for refused in (
-        lambda: lvlm.check_prompt(conversation()),
-        lambda: lvlm.prepare(pictures[:1], [conversation()]),
-        *(
-            (lambda: lvlm.check_prompt(QUESTION, 2), lambda: lvlm.prepare([pictures], [QUESTION]))
-            * (family == ONE_ONLY)
-        ),
-    ):
-        with pytest.raises(SettingsError, match="one user message with one picture"):
-            refused()
+    refused = [(conversation(), pictures[:1]), *[(QUESTION, [pictures])] * (family == ONE_ONLY)]
+    for prompt, shown in refused:
+        for refuse in (lambda: lvlm.check_prompt(prompt, 2), lambda: lvlm.prepare(shown, [prompt])):  # noqa: B023
+            with pytest.raises(SettingsError, match="one user message with one picture"):
+                refuse()
     lvlm.prepare(pictures, [QUESTION] * 2)  # one each
 
 

@@ -108,28 +108,6 @@ def test_where_a_cut_off_leaves_one_token_it_is_taken_even_if_it_repeats():
         load("demo", no_repeat_ngram_size=1)
 
 
-@pytest.mark.parametrize(
-    ("option", "keys"),
-    [
-        ("text.prefix=ohwx, ", {"text_settings": {"prefix": "ohwx, "}}),
-        ("generation.repetition_penalty=9.5", {"repetition_penalty": 9.5}),
-    ],
-)
-def test_an_option_changes_text_key_and_record_and_is_kept_apart(sira, tmp_path, option, keys):
-    output, command = tmp_path / "captions.jsonl", ("caption", EXAMPLES[0], "-p", "demo", "--max-new-tokens", 8)
-    plain = json.loads(sira(*command, "--json")[1])
-    assert sira(*command, "--set", option, "-o", output)[0] == 0
-    record, before = json.loads(output.read_text()), output.read_bytes()
-    assert record["key"] != plain["key"]
-    assert record["text"] != plain["text"]
-    assert record.keys() - plain.keys() == keys.keys()
-    assert keys.items() <= record.items()
-    code, _, err = sira(*command, "-o", output)
-    assert (code, "there and None now" in err) == (2, True)
-    assert sira(*command, "--set", option, "-o", output)[0] == 0
-    assert output.read_bytes() == before
-
-
 def test_tokens_follow_the_distribution_at_a_temperature():
     scores = torch.tensor([[2.0, 0.5, -1.0, 0.0, -torch.inf]])
     expected = (scores[0] / 0.7).softmax(dim=-1)[:4].double()

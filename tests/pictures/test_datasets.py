@@ -243,19 +243,21 @@ def test_columns_of_a_table_are_shown_together(folder):
     assert first.columns() == {"caption": "a"}
     assert errors("pairs.parquet", image_column="before,after") == ["pairs.parquet/2: has no picture in column after"]
     assert reads("pairs.parquet", image_column="before,") == reads("pairs.parquet") == ALONE
-    for wrong, column in ((",", ","), ("before,later", "later")):
-        with pytest.raises(DataError, match=f"`image_column=` {column}: no such column"):
-            find_pictures(["pairs.parquet"], image_column=wrong)
+    with pytest.raises(DataError, match="`image_column=` later: no such column"):
+        find_pictures(["pairs.parquet"], image_column="before,later")
 
 
-@pytest.mark.parametrize("kind", ["struct", "bytes", "paths"])
+@pytest.mark.parametrize("kind", ["struct", "paths"])
 def test_a_column_of_lists_is_shown_together(folder, kind):
-    each, types = KINDS[kind], {"struct": STRUCT, "bytes": pyarrow.binary(), "paths": pyarrow.string()}
-    rows = pyarrow.array([each[:2], each, each[:1], []], pyarrow.list_(types[kind]))
-    write(pyarrow.table({"images": rows, "caption": list("abcd")}), "groups.parquet")
+    rows = [KINDS[kind][:2], KINDS[kind], KINDS[kind][:1], []]
+    types = pyarrow.list_({"struct": STRUCT, "paths": pyarrow.string()}[kind])
+    write(pyarrow.table({"images": pyarrow.array(rows, types)}), "groups.parquet")
     how = {} if kind == "struct" else {"image_column": "images"}
-    found = find_pictures(["groups.parquet"], **how)[:3]
-    assert [[file for _, file in group.files()] for group in found] == [PICTURES[:2], PICTURES, PICTURES[:1]]
+    assert [[file for _, file in group.files()] for group in find_pictures(["groups.parquet"], **how)[:3]] == [
+        PICTURES[:2],
+        PICTURES,
+        PICTURES[:1],
+    ]
     assert errors("groups.parquet", **how) == ["groups.parquet/3: has no picture in column images"]
 
 
@@ -316,11 +318,10 @@ def test_a_store_gives_the_same(folder, monkeypatch):
 
 
 def test_what_is_not_installed_is_named(folder, monkeypatch):
-    for uri in ("s3://bucket/photos", "s3://bucket/a.tar", "s3://bucket/a.parquet"):
-        monkeypatch.setitem(sys.modules, "s3fs", None)
-        with pytest.raises(SettingsError, match=rf"^{uri}: Install s3fs to access S3, with pip$"):
-            find_pictures([uri])
-    monkeypatch.setitem(sys.modules, "datasets", None)
+    for package in ("s3fs", "datasets"):
+        monkeypatch.setitem(sys.modules, package, None)
+    with pytest.raises(SettingsError, match=r"^s3://bucket/a\.tar: Install s3fs to access S3, with pip$"):
+        find_pictures(["s3://bucket/a.tar"])
     assert len(names("shards")) == 6
     with pytest.raises(SettingsError, match=r"t\.csv: is a data set: .*pip install .*\[data\]'$"):
         find_pictures([write(table("paths"), "t.csv")])
