@@ -6,6 +6,7 @@ import math
 import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
+from itertools import count
 from pathlib import Path
 from threading import Barrier
 
@@ -109,18 +110,16 @@ def test_an_error_in_mid_pass_leaves_nothing(name: str, steps: int):
     """In the prompt, and in a step; before and after the mixers of late layers."""
     case = case_of(name)
     expected, _ = generate_sira(case.model, case.inputs, max_new_tokens=4)
-    calls, before = 0, hooks(case.model)  # transformers' own, which stay once outputs were asked for
+    before = hooks(case.model)  # transformers' own, which stay once outputs were asked for
 
     def fail(*_: object) -> None:
-        nonlocal calls
-        calls += 1
-        if calls > steps:
+        if next(calls) >= steps:
             raise ZeroDivisionError
 
     for mixer in find_backbone(case.model).mixers[-2:]:
         for register in (mixer.module.register_forward_pre_hook, mixer.module.register_forward_hook):
             with attach(case.model, SiraConfig(k=3)):
-                handle, calls = register(fail), 0
+                handle, calls = register(fail), count()
                 with pytest.raises(ZeroDivisionError):
                     generate(case.model, case.inputs)
                 handle.remove()

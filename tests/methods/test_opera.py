@@ -159,7 +159,6 @@ def test_what_was_refused_on_a_branch_that_was_left_is_free_on_another():
     never = Ending(lambda ids: ids[:, -1] == 9, torch.tensor([9]), 2, 1.0, False, 9)
     image = torch.tensor([False, True, False])
     search = Search(Opera(beams=1, candidates=1), torch.ones(3, dtype=torch.long), image, 0, never)
-
     for tokens, back, refused in (((1, 2, 3), 2, [3]), ((6,), 1, [2]), ((4, 5), 2, [5]), ((8,), 2, [5, 8])):
         for token in tokens:
             candidates, attention = torch.tensor([[token]]), torch.ones(1, 1, 3 + search.length + 1)
@@ -167,6 +166,9 @@ def test_what_was_refused_on_a_branch_that_was_left_is_free_on_another():
             search.settle(attention[:, 0])
         search.go_back(back)
         assert search.choose_again(torch.zeros(1, 10))[0].isneginf().nonzero().flatten().tolist() == refused
+    search = Search(Opera(beams=2, threshold=0), torch.ones(3, dtype=torch.long), image, 0, never)
+    search._trusted = [[10, 12], [12, 10]]  # the first of columns that are trusted alike counts
+    assert search.way_back() == 11
 
 
 # --- batches

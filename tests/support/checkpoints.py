@@ -86,23 +86,19 @@ def write_qwen(folder: Path, version: str = "2.5", *, thinking: str = "", head: 
     thoughts = ["<think>", "</think>"] * version.startswith("3")  # text to whoever skips special tokens
     settings = {**known["tokenizer"], "chat_template": known["template"]}
     ids = write_tokenizer(folder, "qwen", settings, [], thoughts, known["special"].split())
-    family = {"2": "Qwen2VL", "2.5": "Qwen2_5_VL", "3": "Qwen3VL", "3.5": "Qwen3_5"}[version]
-    patch = 16 if version.startswith("3") else 14
-    text: dict[str, Any] = TEXT | {"hidden_size": 4 * head, "intermediate_size": 8 * head, "vocab_size": len(ids)}
+    family, new = {"2": "Qwen2VL", "2.5": "Qwen2_5_VL", "3": "Qwen3VL", "3.5": "Qwen3_5"}[version], version[0] == "3"
+    patch, width = 16 if new else 14, 4 * head
+    text: dict[str, Any] = TEXT | {"hidden_size": width, "intermediate_size": 2 * width, "vocab_size": len(ids)}
     text |= {"max_position_embeddings": 4096, "bos_token_id": ids["<|endoftext|>"], "eos_token_id": ids["<|im_end|>"]}
-    rope: dict[str, Any] = {"rope_type": "default", "rope_theta": 1e6}
+    text |= {"head_dim": head} if new else {}
+    rope: dict[str, Any] = {"rope_type": "default", "rope_theta": 1e6} | ({"mrope_interleaved": True} if new else {})
     rope["mrope_section"] = [head // 8, 3 * head // 16, 3 * head // 16]
     vision: dict[str, Any] = {"depth": 2, "num_heads": 4, "patch_size": patch, "spatial_merge_size": 2}
-    vision |= {"hidden_size": 32, "intermediate_size": 64, "out_hidden_size": 4 * head}
     if version == "2":
-        vision |= {"embed_dim": 32, "hidden_size": 4 * head, "mlp_ratio": 2}
-        del vision["intermediate_size"], vision["out_hidden_size"]
-    elif version == "2.5":
-        vision |= {"fullatt_block_indexes": [1]}
+        vision |= {"embed_dim": 32, "hidden_size": width, "mlp_ratio": 2}
     else:
-        vision |= {"num_position_embeddings": 256}
-        text |= {"head_dim": head}
-        rope |= {"mrope_interleaved": True}
+        vision |= {"hidden_size": 32, "intermediate_size": 64, "out_hidden_size": width}
+        vision |= {"num_position_embeddings": 256} if new else {"fullatt_block_indexes": [1]}
     if version == "3":
         vision |= {"deepstack_visual_indexes": [0, 1]}
     if version == "3.5":

@@ -9,8 +9,7 @@ import copy
 import itertools
 import math
 import sys
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import groupby
 from statistics import mean, multimode, pstdev
@@ -80,18 +79,10 @@ def layers_of(model: Any) -> Any:
     return getattr(decoder, "model", decoder).layers
 
 
-@contextmanager
-def hooked(modules: Sequence[Any], hook: Callable[..., Any]) -> Iterator[None]:
-    """Replace what each module returns by `hook(number, output)`; None leaves it."""
-    handles = [
-        module.register_forward_hook(lambda _, args, output, number=number: hook(number, output))
-        for number, module in enumerate(modules)
-    ]
-    try:
-        yield
-    finally:
-        for handle in handles:
-            handle.remove()
+def hook(modules: Sequence[Any], function: Callable[..., Any]) -> None:
+    """Replace what each module of a copy returns by `function(number, output)`; None leaves it."""
+    for number, module in enumerate(modules):
+        module.register_forward_hook(lambda _, args, output, number=number: function(number, output))
 
 
 def text_only(case: Tiny) -> Inputs:
@@ -209,9 +200,9 @@ def pai(case: Tiny, raised: float = 0.2, first: int = 2, gamma: float = 1.1, **s
 
 def vista(case: Tiny, strength: float = 0.17, mix: float = 0.3, **settings: float) -> Texts:
     """VISTA without a cache: v of the prompt with and without its image, then every row of every MLP steered by it."""
-    layers, head = layers_of(case.model), case.model.get_output_embeddings()
+    model, hidden, steering = copy.deepcopy(case.model), list[Tensor](), list[Tensor]()
+    layers, head = layers_of(model), model.get_output_embeddings()
     window = range(25 * len(layers) // 32, 30 * len(layers) // 32 + 1)
-    steering: list[Tensor] = []
 
     def steer(number: int, out: Any) -> Any:
         if not steering:
@@ -223,24 +214,20 @@ def vista(case: Tiny, strength: float = 0.17, mix: float = 0.3, **settings: floa
         moved = out / length + strength * (1 + near) * unit
         return moved / moved.norm(dim=-1, keepdim=True) * length
 
-    @torch.no_grad()
-    def outputs(inputs: Inputs) -> tuple[list[Tensor], Tensor]:
-        kept: list[Tensor] = []
-
-        def keep(number: int, out: Any) -> None:
-            kept.append((out[0] if isinstance(out, tuple) else out)[0, -1])
-
-        with hooked(layers, keep), hooked([layer.mlp for layer in layers], steer):
-            z = logits(case.model, inputs)
-        return kept, z
+    def run(inputs: Inputs) -> Tensor:
+        hidden.clear()
+        return logits(model, inputs)
 
     def score(inputs: Inputs, step: int) -> Tensor:
-        hidden, z = outputs(inputs)
+        z = run(inputs)
         early = torch.stack([head(hidden[number]).float() for number in window]).mean(0)
         return mix * early + (1 - mix) * z
 
-    blind, seen = outputs(text_only(case))[0], outputs(case.inputs)[0]
-    steering = [one - other for one, other in zip(seen, blind, strict=True)]
+    hook(layers, lambda number, out: hidden.append((out[0] if isinstance(out, tuple) else out)[0, -1]))
+    hook([layer.mlp for layer in layers], steer)
+    with torch.no_grad():
+        last_rows = [(run(inputs), [*hidden])[1] for inputs in (case.inputs, text_only(case))]
+    steering = [seen - blind for seen, blind in zip(*last_rows, strict=True)]
     return greedy(case, score, **settings)
 
 
@@ -272,44 +259,37 @@ def sid(case: Tiny, visible: int, **settings: Any) -> tuple[Texts, list[set[int]
     Each row of the contrast pass keeps the choice of the step in which it was the newest; the prompt's rows
     share that of the prompt's last row. Run on a copy with eager attention, which gives its weights.
     """
-    model = copy.deepcopy(case.model)
+    model, choices, blocked = copy.deepcopy(case.model), list[set[int]](), list[Tensor]()
     model.set_attn_implementation("eager")
     prompt, positions = case.image.shape[1], case.image[0].nonzero().flatten()
-    choices: list[set[int]] = []
+
+    def block(layer: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Put `blocked [S, S]`, if there is one, out of sight."""
+        if not blocked:
+            return None
+        mask, lowest = kwargs["attention_mask"], torch.finfo(args[0].dtype).min
+        if mask is None:
+            mask = torch.full((1, 1, *blocked[0].shape), lowest).triu(1)
+        return args, {**kwargs, "attention_mask": mask.masked_fill(blocked[0], lowest)}
 
     def score(inputs: Inputs, step: int) -> Tensor:
+        blocked.clear()
         output = model(**inputs, use_cache=False, output_attentions=True)
         weights = output.attentions[1][0].float().mean(dim=0)[-1]  # [S]
         choices.append({int(positions[i]) for i in weights[positions].argsort()[:visible]})
-        blocked = torch.zeros(len(weights), len(weights), dtype=torch.bool)
+        blocked.append(torch.zeros(len(weights), len(weights), dtype=torch.bool))
         for row in range(len(weights)):
-            blocked[row, sorted({*positions.tolist()} - choices[max(0, row - prompt + 1)])] = True
-        return vcd_rule(0.5, 0.1)(output.logits[0, -1].float(), blocked_pass(model, inputs, blocked), 0)
+            blocked[0][row, sorted({*positions.tolist()} - choices[max(0, row - prompt + 1)])] = True
+        return vcd_rule(0.5, 0.1)(output.logits[0, -1].float(), logits(model, inputs), 0)
 
+    for layer in layers_of(model)[2:]:
+        layer.register_forward_pre_hook(block, with_kwargs=True)
     return greedy(case, score, **settings), choices
-
-
-def blocked_pass(model: Any, inputs: Inputs, blocked: Tensor) -> Tensor:
-    """z' `[V]` with `blocked [S, S]` out of sight from layer 2 on."""
-
-    def block(layer: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        hidden, mask = args[0], kwargs["attention_mask"]
-        lowest = torch.finfo(hidden.dtype).min
-        if mask is None:
-            mask = torch.full((1, 1, *blocked.shape), lowest).triu(1)
-        return args, {**kwargs, "attention_mask": mask.masked_fill(blocked, lowest)}
-
-    handles = [layer.register_forward_pre_hook(block, with_kwargs=True) for layer in layers_of(model)[2:]]
-    try:
-        return logits(model, inputs)
-    finally:
-        for handle in handles:
-            handle.remove()
 
 
 def ict(case: Tiny, tensors: Inputs, **settings: float) -> Texts:
     """ICT without a cache: 8 spread d of each level's most accurate slice, behind o_proj, wherever a step was last."""
-    prompt, added = case.inputs["input_ids"].shape[1], {}
+    model, prompt, added = copy.deepcopy(case.model), case.inputs["input_ids"].shape[1], {}
     for level in ("image", "object"):
         direction, spread, accuracy = (tensors[f"{level}.{name}"] for name in ("direction", "spread", "accuracy"))
         layer, number = divmod(int(accuracy.argmax()), accuracy.shape[1])
@@ -321,8 +301,8 @@ def ict(case: Tiny, tensors: Inputs, **settings: float) -> Texts:
             changed[0, prompt - 1 :, start : start + 32] += vector
         return changed
 
-    with hooked([layer.self_attn.o_proj for layer in layers_of(case.model)], add):
-        return greedy(case, lambda inputs, step: logits(case.model, inputs), **settings)
+    hook([layer.self_attn.o_proj for layer in layers_of(model)], add)
+    return greedy(case, lambda inputs, step: logits(model, inputs), **settings)
 
 
 # --- OPERA: every step runs the whole text of every beam with each of its candidates, and multiplies whole columns
