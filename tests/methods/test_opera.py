@@ -166,8 +166,8 @@ def test_what_was_refused_on_a_branch_that_was_left_is_free_on_another():
             search.settle(attention[:, 0])
         search.go_back(back)
         assert search.choose_again(torch.zeros(1, 10))[0].isneginf().nonzero().flatten().tolist() == refused
-    search = Search(Opera(beams=2, threshold=0), torch.ones(3, dtype=torch.long), image, 0, never)
-    search._trusted = [[10, 12], [12, 10]]  # the first of columns that are trusted alike counts
+    search = Search(Opera(beams=2, threshold=2), torch.ones(3, dtype=torch.long), image, 0, never)
+    search._trusted = [[10, 12]] * 3 + [[12, 10]] * 3  # the first of columns that are trusted alike counts
     assert search.way_back() == 11
 
 
