@@ -88,10 +88,9 @@ def test_objects_are_closed_where_nothing_else_is_said():
 def test_json_that_is_cut_off_or_stopped(client, friend, long):
     whole = long.caption(PICTURES[0], PROMPT, schema=SMALL).text
     cut = ask(client, response_format=named(SMALL), max_tokens=4)
-    assert (cut.choices[0].finish_reason, whole.startswith(text(cut))) == ("length", True)
+    assert (cut.choices[0].finish_reason, text(cut)) == ("length", whole[: len(text(cut))])
     assert 0 < len(text(cut)) < len(whole)
     for stream in (False, True):
-        assert text(ask(client, response_format=named(SMALL), max_tokens=4, stream=stream)) == text(cut)
         stopped = ask(client, response_format=named(SMALL), stop=['"seen'], stream=stream)
         assert text(stopped) == whole[: whole.index('"seen')].strip()
     answer = friend.generate("demo", PROMPT, images=IMAGES, format=SMALL, options={"num_predict": 4})

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
-from datetime import UTC, datetime, timedelta
+from datetime import datetime
 
 import httpx
 import ollama
@@ -34,31 +34,21 @@ def error_of(answer: httpx.Response) -> str:
     return error
 
 
-def test_texts_are_those_of_a_chat(friend, client):
-    expected = ask(client)
-    chat = friend.chat("demo:latest", [TURN])
-    generated = friend.generate("demo", PROMPT, images=IMAGES, think=False, keep_alive="5m")
-    assert chat.message.content == generated.response == text(expected)
-    assert (chat.message.role, chat.model, generated.model) == ("assistant", "demo:latest", "demo")
-    for answer in (chat, generated):
-        assert (answer.done, answer.done_reason) == (True, expected.choices[0].finish_reason)
-        assert (answer.prompt_eval_count, answer.eval_count) == (
-            expected.usage.prompt_tokens,
-            expected.usage.completion_tokens,
-        )
-
-
-def test_options_are_those_of_a_chat(friend, address):
-    """As PhotoPrism sends them."""
+@pytest.mark.parametrize("name", ["demo", "demo:latest"])
+def test_answers_are_those_of_a_chat(friend, address, name):
+    """As PhotoPrism sends options."""
     same = {"temperature": 0.05, "top_k": 40, "top_p": 0.9, "min_p": 0.05, "seed": 3, "stop": [" a", "\n\n"]}
     options = same | {"repeat_penalty": 1.1, "num_predict": 10**9, "num_ctx": 4096, "repeat_last_n": 64}
     expected = post(address, messages=said(system="Be brief."), **same, repetition_penalty=1.1, max_tokens=-1).json()
-    request = {"system": "Be brief.", "suffix": "", "images": IMAGES, "format": ""}
-    generated = friend.generate("demo", PROMPT, options=options, **request)
-    chat = friend.chat("demo", [{"role": "system", "content": "Be brief."}, TURN], options=options)
-    (choice,) = expected["choices"]
+    more = {"system": "Be brief.", "suffix": "", "images": IMAGES, "format": "", "think": False, "keep_alive": "5m"}
+    generated = friend.generate(name, PROMPT, options=options, **more)
+    chat = friend.chat(name, [{"role": "system", "content": "Be brief."}, TURN], options=options)
+    (choice,), usage = expected["choices"], expected["usage"]
     assert generated.response == chat.message.content == choice["message"]["content"] != ""
-    assert generated.prompt_eval_count == chat.prompt_eval_count == expected["usage"]["prompt_tokens"]
+    for answer in (generated, chat):
+        assert (answer.model, answer.done, answer.done_reason) == (name, True, choice["finish_reason"])
+        counts = answer.prompt_eval_count, answer.eval_count
+        assert counts == (usage["prompt_tokens"], usage["completion_tokens"])
 
 
 def test_turns_pictures_and_siras_own_settings(address, friend, client, lvlm):
@@ -92,14 +82,12 @@ def test_without_a_word_about_it_an_answer_is_a_stream(address, path, sira):
     for part in parts:
         assert (part.keys(), part["done"]) == ({"model", "created_at", key, "done"}, False)
     texts = [part[key] if path == "generate" else part[key]["content"] for part in [*parts, last]]
-    joined = "".join(texts)
     assert ((len(texts) > 4), texts[-1]) == (sira is None, "")
+    joined = "".join(texts)
     assert expected[key] == (joined if path == "generate" else {"role": "assistant", "content": joined})
     for end in (expected, last):
         assert end.keys() == {"model", "created_at", key, *END}
-        assert all(type(end[name]) is int for name in TIMES)
         assert end["total_duration"] >= end["load_duration"] + end["eval_duration"] > end["eval_duration"] > 0
-        assert abs(datetime.now(UTC) - datetime.fromisoformat(end["created_at"])) < timedelta(minutes=5)
     for name in ("done", "done_reason", "prompt_eval_count", "eval_count"):
         assert last[name] == expected[name]
 
@@ -108,9 +96,7 @@ def test_the_model_is_described(address, friend, lvlm):
     size = sum(weight.numel() for weight in lvlm.model.parameters())
     for models in (friend.list().models, friend.ps().models):
         assert [model.model for model in models] == [f"{name}:latest" for name in (lvlm.preset.name, lvlm.preset.model)]
-        details = models[0].details
-        assert (details.family, details.parameter_size) == ("llava", f"{size / 10**6:.2f}M")
-        assert (models[0].size >= 4 * size, len(bytes.fromhex(models[0].digest)) > 0) == (True, True)
+        assert (models[0].details.family, models[0].details.parameter_size) == ("llava", f"{size / 10**6:.2f}M")
     shown = friend.show("demo:latest")
     assert (shown.capabilities, shown.details.format) == (["completion", "vision"], "safetensors")
     assert shown.modelinfo["llava.context_length"] == lvlm.model.config.get_text_config().max_position_embeddings
@@ -129,16 +115,15 @@ def test_a_request_that_asks_nothing_loads_the_model(address, path):
 
 
 def test_what_the_server_has_not(address, friend):
-    for request, message in (
-        (lambda: friend.pull("llava"), "Not Found; this server has /api/chat, /api/gen"),
-        (lambda: friend.show("llava:latest"), "model 'llava' not found"),
+    for call, name, message in (
+        (friend.pull, "llava", "Not Found; this server has /api/chat, /api/gen"),
+        (friend.show, "llava:latest", "model 'llava' not found"),
     ):
         with pytest.raises(ollama.ResponseError, match=message) as refused:
-            request()
+            call(name)
         assert refused.value.status_code == 404
     wrong = httpx.get(f"{address}/api/chat")
     assert (wrong.status_code, wrong.headers["allow"], "Method Not" in error_of(wrong)) == (405, "POST", True)
-    assert len(error_of(send(address, model="x" * 50_000))) < 400
 
 
 @pytest.mark.parametrize(

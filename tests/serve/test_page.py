@@ -6,8 +6,7 @@ import httpx
 import pytest
 
 from sira_cli.look.claims import bare, doubt, says_something
-from sira_cli.serve import Limits
-from tests.serve.helpers import LONG, PICTURES, post, running, said
+from tests.serve.helpers import PICTURES, post, running, said
 from tests.support.browser import tab, wait
 
 FINISHED = "return document.querySelector('#stop').ariaDisabled === 'true'"
@@ -53,28 +52,6 @@ def test_a_picture_is_described_by_two_methods(browser, lvlm, tmp_path):
         assert "TrustedHTML" in browser.log("browser")[0]["message"]
         assert not browser.alert()
         assert all(url.startswith((address, "data:", "blob:")) for url in browser.requests())
-
-
-def test_escape_stops_and_a_key_is_asked_for(browser, endless):
-    with running(endless, api_key="secret", limits=Limits(tokens=LONG)) as address:
-        browser.open(address)
-        wait(browser, "return document.activeElement.id === 'key'")
-        for key, shown in (("guess", "document.querySelector('#trouble').textContent"), ("secret", "")):
-            browser.run("document.querySelector('#key').value = ''")
-            browser.type("#key", key)
-            browser.press("Enter")
-            if shown:
-                wait(browser, f"return {shown} === 'This is not the key of this server.'")
-        wait(browser, "return !document.querySelector('#ask').hidden")
-        assert all("401" in entry["message"] for entry in browser.log("browser"))
-        browser.type("#file", str(PICTURES[0]))
-        browser.click("#run")
-        wait(browser, "return document.querySelector('.text').textContent.length > 5")
-        browser.press("Escape")
-        wait(browser, FINISHED)
-        wait(browser, "return document.querySelector('[role=status]').textContent === 'Stopped.'")
-        short = {"json": {"messages": said(), "max_tokens": 2}, "headers": {"Authorization": "Bearer secret"}}
-        assert httpx.post(f"{address}/v1/chat/completions", **short, timeout=60).status_code == 200
 
 
 def test_isolating_headers(address):

@@ -6,7 +6,6 @@ import json
 import signal
 import socket
 import subprocess
-import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -19,7 +18,7 @@ from PIL import Image
 from sira_cli.cli.serve import LOCAL_NAMES
 from sira_cli.serve import Limits
 from tests.serve.helpers import LONG, PICTURES, PROMPT, ask, client_of, counted, post, refusal, running, said, text
-from tests.support.helpers import SIRA
+from tests.support.helpers import SIRA, imported
 
 # --- who goes, and who comes too often
 
@@ -167,9 +166,6 @@ def test_the_command_answers_and_ends_well(sent, code):
 def test_what_is_wrong_is_known_before_anything_large_is_imported(given, code):
     """A port that is taken, and a model that is nowhere."""
     with socket.create_server(("127.0.0.1", 0)) as taken:
-        given = ["sira", "serve", "--port", str(taken.getsockname()[1]), *given]
-        script = f"import sys; sys.argv = {given}\nfrom sira_cli.cli import main\ntry: main()\n"
-        script += "except SystemExit as stop: print(stop.code, {'torch', 'transformers'} & set(sys.modules))"
-        process = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
-    assert process.stdout == f"{code} set()\n"
-    assert ("is taken by another program: give another one" if code == 2 else "/nonexistent") in process.stderr
+        found, modules, err = imported("serve", "--port", taken.getsockname()[1], *given)
+    assert (found, {"torch", "transformers"} & modules) == (code, set())
+    assert ("is taken by another program: give another one" if code == 2 else "/nonexistent") in err

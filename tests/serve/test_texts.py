@@ -81,16 +81,6 @@ def test_a_stream_is_the_same_text(client, sira):
     assert chunks[-1].usage.completion_tokens > 0
 
 
-def test_a_stop_ends_the_text_before_it(client):
-    whole = ask(client)
-    stop = text(whole).split()[4]
-    for stream in (False, True):
-        assert text(ask(client, stop=[stop, "never said"], stream=stream)) == text(whole).split(stop)[0].strip()
-    cut = ask(client, stop=stop)
-    assert cut.choices[0].finish_reason == "stop"
-    assert cut.usage.completion_tokens < whole.usage.completion_tokens
-
-
 def test_texts_without_a_seed_vary(address):
     def texts(**more: object) -> set[str]:
         return {posted(address, **{"temperature": 2, "max_tokens": 16} | more) for _ in range(4)}
@@ -202,39 +192,28 @@ def test_whoever_waits_longest_begins_first(endless):
 
 def test_all_kinds_of_requests_at_once(client, address, lvlm):
     """Of other lengths, with stops, log-probabilities, seeds, second looks, schemas, streamed and not; each thrice."""
-    whole = single(lvlm, PICTURES[0], 24)
+    one = functools.partial(single, lvlm, PICTURES[0])
+    whole, stop = one(24), one(24).split()[5]
     few = {"type": "array", "items": {"enum": ["dog", "tree", "día"]}, "minItems": 1, "maxItems": 2}
     values = {"response_format": {"type": "json_schema", "json_schema": {"name": "few", "schema": few}}}
-    stop = whole.split()[5]
-    vcd = lvlm.under(lvlm.preset.method("vcd"))
+    guided = lvlm.under("greedy").caption(PICTURES[0], PROMPT, verify="guide").text
     kinds = [  # the request, and its text
-        ({"max_tokens": 5}, single(lvlm, PICTURES[0], 5)),
-        ({"max_tokens": 11, "stream": True}, single(lvlm, PICTURES[0], 11)),
-        ({"stop": stop, "stream": True}, whole[: whole.index(stop)].strip()),
         ({"logprobs": True, "top_logprobs": 2}, whole),
-        ({"temperature": 1.2, "seed": 3}, single(lvlm, PICTURES[0], 24, temperature=1.2, seed=3)),
-        ({"temperature": 1.2, "seed": 4, "stream": True}, single(lvlm, PICTURES[0], 24, temperature=1.2, seed=4)),
-        ({"sira": {"verify": "flag"}}, whole),
-        ({"sira": {"words": True}}, whole),
-        ({"sira": {"method": "greedy"}, "logprobs": True}, single(lvlm, PICTURES[0], 24, "greedy")),
-        (
-            {"sira": {"method": "greedy", "verify": "guide"}},
-            lvlm.under("greedy").caption(PICTURES[0], PROMPT, verify="guide").text,
-        ),
+        *(({"max_tokens": 5}, one(5)), ({"max_tokens": 11, "stream": True}, one(11))),
+        ({"stop": ["never said", stop], "stream": True}, whole[: whole.index(stop)].strip()),
+        ({"temperature": 1.2, "seed": 3}, one(24, temperature=1.2, seed=3)),
+        ({"temperature": 1.2, "seed": 4, "stream": True}, one(24, temperature=1.2, seed=4)),
+        *(({"sira": {"verify": "flag"}}, whole), ({"sira": {"words": True}}, whole)),
+        ({"sira": {"method": "greedy"}, "logprobs": True}, one(24, "greedy")),
+        ({"sira": {"method": "greedy", "verify": "guide"}}, guided),
         (values, lvlm.caption(PICTURES[0], PROMPT, schema=few).text),
-        ({"sira": {"method": "vcd"}, **values}, vcd.caption(PICTURES[0], PROMPT, schema=few).text),
     ]
-    alone = [row.logprob for row in rows(ask(client, **kinds[3][0]))]
-
-    def one(kind) -> tuple[str, list[float]]:
-        answer = ask(client, **kind[0])
-        return text(answer), [row.logprob for row in rows(answer)] if "logprobs" in kind[0] else []
-
+    alone = [row.logprob for row in rows(ask(client, **kinds[0][0]))]
     before = [counted(address, f"sira_batch_texts_{name}") for name in ("count", "sum")]
     with ThreadPoolExecutor(3 * len(kinds)) as pool:
-        found = list(pool.map(one, 3 * kinds))
-    assert [each for each, _ in found] == [expected for _, expected in 3 * kinds]
-    assert found[3][1] == pytest.approx(alone, abs=1e-4)
+        answers = list(pool.map(lambda kind: ask(client, **kind[0]), 3 * kinds))
+        assert list(pool.map(text, answers)) == [expected for _, expected in 3 * kinds]
+    assert [row.logprob for row in rows(answers[0])] == pytest.approx(alone, abs=1e-4)
     assert len(alone) > 20
     begun, together = (counted(address, f"sira_batch_texts_{name}") for name in ("count", "sum"))
     assert (together - before[1]) / (begun - before[0]) > 2  # of 8

@@ -14,13 +14,13 @@ from tests.support.scripted import script, written
 THOUGHT = "There is a cat on the table."
 TEXT = "A cat on the table."
 THINK = {"sira": {"think": True}}
+SWITCHES = ({"enable_thinking": True}, {"enable_thinking": None, "thinking": True})
 
 
 @pytest.fixture(scope="module")
 def thinker(tmp_path_factory):
     """Qwen3.5, whose template has a switch, and the address of a server with it."""
-    folder = write_qwen(tmp_path_factory.mktemp("checkpoints") / "qwen", "3.5")
-    lvlm = load(folder, max_new_tokens=60, dtype="float32")
+    lvlm = load(write_qwen(tmp_path_factory.mktemp("qwen") / "x", "3.5"), max_new_tokens=60, dtype="float32")
     with running(lvlm) as address:
         yield lvlm, address
 
@@ -29,9 +29,9 @@ def thinker(tmp_path_factory):
 def asked(thinker, monkeypatch):
     """Ask by the official client while the model writes a thought and a text, if its prompt leaves a thought open."""
     lvlm, address = thinker
-    tokenizer = lvlm.processor.tokenizer
-    thought = written(tokenizer, f"{THOUGHT}\n</think>\n\n{TEXT}<|im_end|>")
-    text = written(tokenizer, f"{TEXT}<|im_end|>")
+    thought, text = (
+        written(lvlm.processor.tokenizer, f"{before}{TEXT}<|im_end|>") for before in (f"{THOUGHT}\n</think>\n\n", "")
+    )
     usual = lvlm.prepare([Image.open(PICTURES[0]).convert("RGB")], [PROMPT])["input_ids"].shape[1]
     script(monkeypatch, lambda length: text if length == usual else thought)
     with client_of(address) as client:
@@ -39,29 +39,27 @@ def asked(thinker, monkeypatch):
         yield lambda body, **more: client.chat.completions.create(model=name, messages=said(), extra_body=body, **more)
 
 
-@pytest.mark.parametrize("switches", [None, {"enable_thinking": True}, {"enable_thinking": None, "thinking": True}])
-def test_reasoning_is_beside_the_content(asked, switches):
-    answer = asked(body := THINK if switches is None else {"chat_template_kwargs": switches})
+@pytest.mark.parametrize("body", [THINK, *({"chat_template_kwargs": each} for each in SWITCHES)])
+def test_reasoning_is_beside_the_content(asked, body):
+    answer = asked(body)
     (choice,) = answer.choices
     assert (choice.message.content, choice.message.reasoning_content) == (TEXT, THOUGHT)
     assert choice.finish_reason == "stop"
     chunks = list(asked(body, stream=True, stream_options={"include_usage": True}))
     deltas = [chunk.choices[0].delta for chunk in chunks if chunk.choices]
-    thoughts = [delta.reasoning_content for delta in deltas if getattr(delta, "reasoning_content", None)]
-    texts = [delta.content for delta in deltas if delta.content]
-    assert ("".join(thoughts), "".join(texts)) == (THOUGHT, TEXT)
-    assert min(len(thoughts), len(texts)) > 3
-    assert not any(getattr(delta, "reasoning_content", None) and delta.content for delta in deltas)
+    parts = [(getattr(delta, "reasoning_content", None) or "", delta.content or "") for delta in deltas]
+    assert tuple(map("".join, zip(*parts, strict=True))) == (THOUGHT, TEXT)
+    assert min(sum(map(bool, column)) for column in zip(*parts, strict=True)) > 3
+    assert not any(thought and text for thought, text in parts)
     assert chunks[-1].usage == answer.usage
     assert 0 < answer.usage.completion_tokens_details.reasoning_tokens < answer.usage.completion_tokens
 
 
-def test_without_being_asked_to_it_does_not_think(asked):
-    for body in ({}, {"chat_template_kwargs": {"enable_thinking": False}}, {"sira": {"think": False}}):
-        answer = asked(body)
-        assert answer.choices[0].message.content == TEXT
-        assert not hasattr(answer.choices[0].message, "reasoning_content")
-        assert answer.usage.completion_tokens_details.reasoning_tokens == 0
+@pytest.mark.parametrize("body", [{}, {"chat_template_kwargs": {"enable_thinking": False}}, {"sira": {"think": False}}])
+def test_without_being_asked_to_it_does_not_think(asked, body):
+    answer = asked(body)
+    assert (answer.choices[0].message.content, answer.usage.completion_tokens_details.reasoning_tokens) == (TEXT, 0)
+    assert not hasattr(answer.choices[0].message, "reasoning_content")
 
 
 def test_stops_and_log_probabilities_are_of_the_text_and_a_thought_that_is_cut_off_ends_by_its_length(asked):
@@ -76,8 +74,7 @@ def test_stops_and_log_probabilities_are_of_the_text_and_a_thought_that_is_cut_o
 
 def test_ollamas_clients_get_both(asked, thinker):
     with ollama.Client(host=thinker[1]) as client:
-        name = client.list().models[0].model
-        images = [PICTURES[0].read_bytes()]
+        name, images = client.list().models[0].model, [PICTURES[0].read_bytes()]
         turn = {"role": "user", "content": PROMPT, "images": images}
         message = client.chat(name, [turn], think="high").message
         assert (message.thinking, message.content) == (THOUGHT, TEXT)
