@@ -64,11 +64,12 @@ def test_records_are_looked_up_by_threads_while_others_are_added(path, request):
     assert names(path) == every
 
 
-def test_a_finished_file_is_on_disk_whole(path, monkeypatch):
+@pytest.mark.parametrize(("order", "times"), [("ab", 1), ("ba", 2)])  # one that is replaced is so before it is there
+def test_a_finished_file_is_on_disk_whole(path, monkeypatch, order, times):
     synced = []
     monkeypatch.setattr(os, "fsync", lambda file: synced.append((os.fstat(file).st_ino, os.fstat(file).st_size)))
-    write(path, record("a.jpg"), record("b.jpg"), order=["a.jpg", "b.jpg"])
-    assert synced[-1:] == [(path.stat().st_ino, path.stat().st_size)]
+    write(path, record("a"), record("b"), order=order)
+    assert synced == times * [(path.stat().st_ino, path.stat().st_size)]
 
 
 def test_a_torn_last_line_is_cut_off_wherever_it_is_torn(path):
@@ -206,18 +207,19 @@ def test_a_file_that_another_program_cut_off_is_not_written_to(path, size):
     assert names(path) == every
 
 
-def test_a_failed_write_leaves_whole_records(path, monkeypatch):
-    """A short write and then none, as on a full disk; a real one is in tests/run/test_killed.py."""
+def test_a_failed_write_leaves_whole_records(path):
+    """A short write and then none, as on a full disk: by a limit for the size of files."""
+    resource = pytest.importorskip("resource", reason="this system has no limits for a process, as Windows")
+    usual = resource.getrlimit(resource.RLIMIT_FSIZE)
     with closing(begun(path, record("a.jpg"))) as ledger:
-        before, write, free = path.read_bytes(), ledger._file.write, [10]
+        before = path.read_bytes()
         assert names(path) == ["a.jpg"]  # as soon as it is appended
-
-        def short(data):
-            if not free:
-                raise OSError(28, "No space left on device")
-            return write(data[: free.pop()])
-
-        monkeypatch.setattr(ledger._file, "write", short)
-        with pytest.raises(SiraError, match="No space left on device: what is finished is kept"):
-            ledger.append(record("b.jpg"))
+        resource.setrlimit(resource.RLIMIT_FSIZE, (len(before) + 10, usual[1]))
+        try:
+            with pytest.raises(SiraError, match="cannot be written: File too large: what is finished is kept"):
+                ledger.append(record("b.jpg"))
+        finally:
+            resource.setrlimit(resource.RLIMIT_FSIZE, usual)
         assert path.read_bytes() == before
+        ledger.append(record("c.jpg"))
+    assert names(path) == ["a.jpg", "c.jpg"]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from dataclasses import replace
 from pathlib import Path
 from unittest.mock import Mock
 
@@ -12,12 +13,16 @@ import pytest
 from PIL import Image
 
 from sira_cli import SettingsError, SiraError, load, run_pictures
+from sira_cli.look.claims import Verify
+from sira_cli.methods import find as find_method
+from sira_cli.models.schema import Schema
 from sira_cli.models.texts import TextSettings
 from sira_cli.pictures.opening import decode_picture
 from sira_cli.pictures.picture import Cache
 from sira_cli.pictures.sources import as_picture
 from sira_cli.run.events import Started
 from sira_cli.run.runner import read_once
+from sira_cli.run.task import Ask, Caption
 from tests.run.helpers import EXAMPLES, make_folder, without_time
 from tests.support.scripted import script, written
 
@@ -62,6 +67,7 @@ def test_without_files_there_are_events_alone(lvlm, folder):
     ("options", "message"),
     [
         ({"task": "ask"}, "needs a prompt: the question"),
+        *(({"batch_size": each}, "expected a whole number from 1 on, or auto") for each in (0, "8", True)),
         *(({"choices": each}, "expected two or more different answers") for each in (["Yes"], ["Yes", "No", "Yes"])),
     ],
 )
@@ -93,6 +99,23 @@ def test_an_empty_text_is_an_error_that_is_tried_again(lvlm, folder, monkeypatch
     again = list(run_pictures(lvlm, folder, **files, retry_errors=True))
     assert kinds(again) == ["Started", "Finished", "Failed", "Finished", "Finished"]
     assert (folder / "000.txt").read_text() == f"{again[1].record.text}\n" > "ohwx, "
+
+
+def test_all_that_decides_a_text_is_in_its_key(lvlm):
+    preset, usual = lvlm.preset, Caption(lvlm.preset, lvlm.decoder, "p").at("r")
+    changed = ({}, {"quantization": "4bit"}, {"temperature": 1.0})
+    tasks = [replace(usual, preset=preset.with_settings(**each)) for each in changed]
+    tasks += [replace(usual, method=find_method("greedy")), Ask(preset, lvlm.decoder, "p").at("r"), usual.at("r2")]
+    tasks += [
+        replace(usual, verify=Verify(mode="guide")),
+        replace(usual, schema=Schema.of("tags:3")),
+        usual.at("r", "s"),
+    ]
+    keys = [task.key("a", "b", "p") for task in tasks]
+    keys += [usual.key(*each) for each in (("c", "b", "p"), ("a", "c", "p"), ("a", "b", "c"))]
+    assert len({*keys}) == len(keys)
+    assert replace(usual, verify=Verify(), words=True).key("a", "b", "p") == keys[0]  # the text is the same
+    assert tasks[1].settings()["quantization"] == "4bit"  # by which a second run is refused
 
 
 def test_images_in_memory_are_told_apart():
