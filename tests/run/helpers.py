@@ -12,9 +12,9 @@ from pathlib import Path
 from sira_cli.demo.questions import held_out
 from sira_cli.demo.scenes import VALIDATION_SEEDS, render
 from tests.support.helpers import SIRA
+from tests.support.shards import EXAMPLES
 
 FAST = ("--preset", "demo", "--max-new-tokens", "6")
-EXAMPLES = sorted(Path(__file__).parents[2].glob("examples/*.png"))
 
 
 def make_folder(folder: Path, pictures: int = 6) -> Path:

@@ -124,18 +124,16 @@ def same(now: Any, before: Any) -> bool:
     return bool(now == pytest.approx(before, rel=1e-3) if isinstance(before, float) else now == before)
 
 
+def flat(found: dict[str, Any]) -> dict[str, Any]:
+    each = {name: {**part["files"], "stdout": part["stdout"], "code": part["code"]} for name, part in found.items()}
+    return {f"{name}, {path}": content for name, part in each.items() for path, content in part.items()}
+
+
 def test_outputs_are_those_of_before(tmp_path: Path) -> None:
-    now, before = outputs(tmp_path), json.loads(lzma.decompress(KEPT.read_bytes()))
+    now, before = flat(outputs(tmp_path)), flat(json.loads(lzma.decompress(KEPT.read_bytes())))
     assert now.keys() == before.keys()
-    others = [
-        f"{name}, {path}:\n{content}\n--- before:\n{before[name]['files'].get(path)}"
-        for name, found in now.items()
-        for path, content in {**found["files"], "stdout": found["stdout"]}.items()
-        if not same(content, {**before[name]["files"], "stdout": before[name]["stdout"]}.get(path))
-    ]
-    assert not others, "\n\n".join(others)
-    kept = [{name: (each["code"], {*each["files"]}) for name, each in found.items()} for found in (now, before)]
-    assert kept[0] == kept[1]
+    others = [name for name in now if not same(now[name], before[name])]
+    assert not others, "\n\n".join(f"{name}:\n{now[name]}\n--- before:\n{before[name]}" for name in others)
 
 
 if __name__ == "__main__":

@@ -74,19 +74,21 @@ def installed(*args: object, **options) -> subprocess.CompletedProcess:
     return subprocess.run([SIRA, *map(str, args)], capture_output=True, timeout=120, check=False, **options)
 
 
-def open_terminal() -> tuple[int, int]:
-    """The descriptors of a new terminal: of the one who watches it, and of the terminal itself."""
-    pty = pytest.importorskip("pty", reason="this system has no pseudo-terminals, as Windows")
-    return pty.openpty()
+def imported(*args: object) -> tuple[int, set[str], str]:
+    """Run a command in a process of its own: its exit code, the modules that it imported, and its stderr."""
+    script = "import sys; from sira_cli.cli import main\ntry: main()\nfinally: print(chr(10), *sys.modules)"
+    command = [sys.executable, "-c", script, *map(str, args)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
+    return done.returncode, {*done.stdout.splitlines()[-1].split()}, done.stderr
 
 
 def on_terminal(*args: object, **environment: object) -> list[bytes]:
-    """What a command writes to a terminal on stdout, piece by piece. It must end well."""
-    controller, terminal = open_terminal()
+    """What a command writes to a terminal, piece by piece. It must end well."""
+    pty = pytest.importorskip("pty", reason="this system has no pseudo-terminals, as Windows")
+    controller, terminal = pty.openpty()
     variables = {**os.environ, "TERM": "dumb", **{name: str(value) for name, value in environment.items()}}
-    command = [SIRA, *map(str, args)]
     pieces = []
-    with subprocess.Popen(command, stdout=terminal, stderr=subprocess.PIPE, env=variables) as process:
+    with subprocess.Popen([SIRA, *map(str, args)], stdout=terminal, stderr=terminal, env=variables) as process:
         os.close(terminal)
         with suppress(OSError):  # the terminal is gone
             while piece := os.read(controller, 1024):
