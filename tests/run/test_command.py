@@ -45,15 +45,25 @@ def test_a_finished_file_is_the_metadata_of_an_image_folder(sira, folder, tmp_pa
     assert (len(texts), sorted(loaded["text"]), {image.size for image in loaded["image"]}) == (6, texts, {(384, 384)})
 
 
-def test_nothing_is_done_twice(sira, folder, monkeypatch):
-    output = folder / "captions.jsonl"
-    command = ("caption", folder, *FAST, "-o", output)
+def test_nothing_is_done_twice_and_text_files_are_made_of_records(sira, folder, tmp_path, monkeypatch):
+    (folder / "sub").mkdir()
+    (folder / "000.png").rename(folder / "sub/000.png")
+    output, tree = tmp_path / "captions.jsonl", tmp_path / "texts"
+    command, into = (
+        ("caption", folder, "-r", *FAST, "-o", output),
+        ["--output-dir", tree, "--caption-extension", "caption"],
+    )
     sira(*command)
     before = without_time(output)
     monkeypatch.setattr("sira_cli.run.lvlm.Lvlm.generate", None)  # no picture may be decoded again
-    for more, done in (((), "6 of 7 pictures were done before, 1 failed"), (["--retry-errors"], "0 of 7 pictures")):
+    done = "6 of 7 pictures were done before, 1 failed"
+    for more, message in (([], done), (into, done), (["--retry-errors"], "0 of 7 pictures")):
         code, _, err = sira(*command, *more)
-        assert (code, done in err, without_time(output)) == (3, True, before)
+        assert (code, message in err, without_time(output)) == (3, True, before)
+    texts = {f"pictures/{path.relative_to(tree)}": path.read_text() for path in tree.rglob("*.*")}
+    good = [record for record in read(output) if record["status"] == "ok"]
+    assert texts == {record["file_name"].replace("png", "caption"): f"{record['text']}\n" for record in good}
+    assert ("pictures/sub/000.caption" in texts, list(folder.rglob("*.caption"))) == (True, [])
 
 
 def test_nothing_left_to_do_needs_no_weights(sira, folder, llava_folder, tmp_path):
@@ -156,20 +166,6 @@ def test_sidecars(sira, folder):
         good = [record for record in map(json.loads, out.splitlines()) if record["status"] == "ok"]
         assert {each["file_name"][-7:-4]: f"{each['text']}\n" for each in good} == (texts if "--json" in more else {})
     assert not list(folder.glob(".sira-*"))
-
-
-def test_a_tree_of_sidecars_from_the_records_of_an_earlier_run(sira, folder, tmp_path, monkeypatch):
-    (folder / "sub").mkdir()
-    (folder / "000.png").rename(folder / "sub/000.png")
-    command = ("caption", folder, "-r", *FAST, "-o", tmp_path / "captions.jsonl")
-    sira(*command)
-    monkeypatch.setattr("sira_cli.run.lvlm.Lvlm.generate", None)
-    tree = tmp_path / "texts"
-    sira(*command, "--output-dir", tree, "--caption-extension", "caption")
-    texts = {f"pictures/{path.relative_to(tree)}": path.read_text() for path in tree.rglob("*.*")}
-    good = [record for record in read(tmp_path / "captions.jsonl") if record["status"] == "ok"]
-    assert texts == {record["file_name"].replace("png", "caption"): f"{record['text']}\n" for record in good}
-    assert ("pictures/sub/000.caption" in texts, list(folder.rglob("*.caption"))) == (True, [])
 
 
 def test_a_pair_of_one_name_has_two_text_files(sira, folder):

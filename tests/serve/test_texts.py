@@ -108,9 +108,8 @@ def test_logprobs_are_those_of_the_contrast(client, lvlm):
     inputs = lvlm.to_device(lvlm.prepare([Image.open(PICTURES[0]).convert("RGB")], [PROMPT]))
     lvlm.generate(inputs, on_tokens=lambda tokens, step: steps.append((tokens[0], step)))
     for stream in (False, True):
-        for row, (token, step) in zip(
-            rows(ask(client, logprobs=True, top_logprobs=3, stream=stream)), steps, strict=True
-        ):
+        found = rows(ask(client, logprobs=True, top_logprobs=3, stream=stream))
+        for row, (token, step) in zip(found, steps, strict=True):
             scores = ((1 + lvlm.alpha) * step.full[0] - lvlm.alpha * step.cf[0]).log_softmax(dim=-1)
             assert row.logprob == pytest.approx(scores[token].item(), abs=1e-4)
             assert [top.logprob for top in row.top_logprobs] == pytest.approx(scores.topk(3).values.tolist(), abs=1e-4)
