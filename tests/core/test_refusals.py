@@ -157,7 +157,7 @@ def test_ways_of_calling_the_model():
 
 
 def test_caches_of_two_streams_and_of_one(llava: tiny.Tiny):
-    """One of two is of no use for a conversation that goes on (nor outside: test_caches.py), and cannot be cropped."""
+    """One of two is of no use for a conversation that goes on (nor outside: test_passes.py), and cannot be cropped."""
     cache, plain = (hf.DynamicCache(config=llava.model.config) for _ in range(2))
     llava.model(**llava.inputs, **{CACHE: plain})
     with attach(llava.model):

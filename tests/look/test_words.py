@@ -10,7 +10,7 @@ import pytest
 
 from sira_cli.errors import DataError, SettingsError
 from sira_cli.look import words
-from sira_cli.look.claims import DOUBTED, doubt
+from sira_cli.look.claims import DOUBTED, Claim, best_of, doubt
 from sira_cli.look.words import Asked, NounPhrases, WordList, find_words, shipped, with_article
 from tests.support.eval import language_data
 
@@ -119,6 +119,11 @@ def test_doubt_begins_at_the_threshold_and_has_four_degrees_below():
     assert [doubt(percent / 100) for percent in range(5, 101, 10)] == [4, 3, 2, 1, 0, 0, 0, 0, 0, 0]
     assert (doubt(DOUBTED), doubt(DOUBTED - 0.01)) == (0, 1)
     assert [doubt(support, 0.8) for support in (0.8, 0.79, 0.59, 0.39, 0.19)] == [0, 1, 2, 3, 4]
+
+
+def test_a_group_shows_what_one_of_its_pictures_shows():
+    claims = [[Claim("cat", (), support, 0.0), Claim("dog", (), 1 - support, 0.0)] for support in (0.1, 0.7, 0.3)]
+    assert [(each.support, each.image) for each in best_of(claims)] == [(0.7, 2), (0.9, 1)]
 
 
 # --- noun phrases: spaCy's own machinery over words of ours, and NLTK's reader of WordNet with our senses

@@ -6,8 +6,6 @@ import dataclasses
 import functools
 import itertools
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 
 import pytest
 import torch
@@ -57,8 +55,7 @@ def expected(method: Opera, case: Tiny, steps: int = 6, ends: tuple[int, ...] = 
     return SlowOpera(case, dataclasses.asdict(method), steps, ends)
 
 
-@contextmanager
-def trusting(case: Tiny) -> Iterator[None]:
+def trust_one_column(case: Tiny, monkeypatch: pytest.MonkeyPatch) -> None:
     """Let every row of the last layer look at one column of a single prompt's text, wherever eager attention runs."""
     last = case.model.get_decoder().layers[-1].self_attn
     module, column = sys.modules[type(last).__module__], case.inputs["input_ids"].shape[1] + TRUSTED
@@ -72,11 +69,7 @@ def trusting(case: Tiny) -> Iterator[None]:
             attention_mask[..., column : None if place == column else column + 1] += 8.0
         return original(attention, query, key, value, attention_mask, *args, **kwargs)
 
-    module.eager_attention_forward = biased
-    try:
-        yield
-    finally:
-        module.eager_attention_forward = original
+    monkeypatch.setattr(module, "eager_attention_forward", biased)
 
 
 # --- the rule
@@ -144,12 +137,14 @@ ROWS += [("LLaVA-1.5", settings, ends, 18, [11, 11]) for ends, settings in LEFT]
 @pytest.mark.parametrize(
     ("name", "settings", "ends", "steps", "back"), mostly_slow(ROWS, ROWS[0], *ROWS[-9:-7], ROWS[-3])
 )
-def test_goes_back_as_the_reference_when_every_beam_trusts_one_column_too_long(name, settings, ends, steps, back):
+def test_goes_back_as_the_reference_when_every_beam_trusts_one_column_too_long(
+    name, settings, ends, steps, back, monkeypatch
+):
     case = case_of(name, "eager")
+    trust_one_column(case, monkeypatch)
     method = Opera(**{"beams": 2, "candidates": 3, "threshold": 2, "attempts": 2, "damping": 1e-4, **settings})
-    with trusting(case):
-        slow = expected(method, case, steps, ends)
-        tokens, run = decoded(method, case, max_new_tokens=steps, eos_token_id=[*ends] or None)
+    slow = expected(method, case, steps, ends)
+    tokens, run = decoded(method, case, max_new_tokens=steps, eos_token_id=[*ends] or None)
     assert (slow.back[:2] if ends else slow.back) == back
     assert (tokens, run.rollbacks) == ([slow.tokens], len(slow.back))
     assert not ends or slow.tokens[-1] in ends
