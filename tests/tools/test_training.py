@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shutil
+
 import numpy as np
 import pytest
 import torch
@@ -17,17 +19,8 @@ from tools import train
 from tools.pictures import Pictures
 from tools.texts import BLIND_QUESTIONS, PICTURE, PREAMBLE, Recipe, Texts, attention_mask
 
-TINY = Recipe(
-    vision_scenes=12,
-    vision_steps=4,
-    vision_batch=4,
-    placing_steps=3,
-    language_scenes=8,
-    odd_scenes=4,
-    language_steps=4,
-    language_batch=2,
-    questions=2,
-)
+FEW = {"vision_scenes": 12, "vision_steps": 4, "vision_batch": 4, "placing_steps": 3, "language_scenes": 8}
+TINY = Recipe(**FEW, odd_scenes=4, language_steps=4, language_batch=2, questions=2)
 
 
 @pytest.fixture(scope="module")
@@ -46,8 +39,7 @@ def work(tmp_path_factory):
 
 def test_training_texts_are_what_the_processor_makes(lvlm):
     texts = Texts(lvlm.processor.tokenizer, TINY)
-    batch = texts[0]
-    picture = render(held_out(0))[0]
+    batch, picture = texts[0], render(held_out(0))[0]
     for row in range(TINY.language_batch):
         tokens, segments, positions = (batch[name][row] for name in ("token", "segment", "position"))
         prefix = tokens[(segments == PREAMBLE) | (segments == PICTURE)]
@@ -114,10 +106,7 @@ def test_an_interrupted_training_ends_as_if_it_had_never_stopped(work, tmp_path,
         return stop
 
     for name, interrupted in (("whole", False), ("torn", True)):
-        folder = tmp_path / name
-        folder.mkdir()
-        for path in work.iterdir():
-            (folder / path.name).write_bytes(path.read_bytes())
+        folder = shutil.copytree(work, tmp_path / name)
         if interrupted:
             for stage, step in (("vision", 2), ("placing", 1), ("language", 3)):
                 with monkeypatch.context() as patch:
