@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -20,7 +19,8 @@ from sira_cli.look.second_look import SecondLook
 from sira_cli.look.words import shipped
 from sira_cli.models import presets
 from sira_cli.run.lvlm import load
-from tests.support.eval.writing import lines, save
+from tests.support.eval.writing import lines, read, save
+from tests.support.records import caption_record
 
 VERIFY = {"mode": "flag", "words": "chair+amber/1", "question": "?"}
 SOURCE = Source("m", "r", VERIFY)
@@ -34,17 +34,7 @@ TEXTS = (
 
 def record(name: str, *objects: tuple[str, float], **more) -> dict:
     claims = [{"thing": thing, "spans": [], "support": support, "neither": 0} for thing, support in objects]
-    own = {"status": "ok", "file_name": name, "model": "m", "revision": "r", "verify": VERIFY | {"min_support": 0.5}}
-    return own | {"objects": claims} | more
-
-
-@pytest.fixture
-def captions(tmp_path) -> Path:
-    """Three drawn scenes, each with a caption in a file next to it."""
-    for number, text in enumerate(TEXTS):
-        save(tmp_path / "captions" / f"{number}.txt", text)
-        render(held_out(VALIDATION_SEEDS[70 + number]))[0].save(tmp_path / "captions" / f"{number}.png")
-    return tmp_path / "captions"
+    return caption_record(name, **{"verify": VERIFY | {"min_support": 0.5}, "objects": claims} | more)
 
 
 # --- with labels
@@ -63,11 +53,10 @@ def test_the_threshold_is_what_the_rule_says(count):
     enough = [each for each in grid if 100 * sum(one < each for one in second) >= 98 * len(second)]
     assert by_controls.threshold == min(enough)
     for report in (by_labels, by_controls):
-        below = [np.mean([one < report.threshold for one in kind]) for kind in (first, second)]
-        assert report.below == pytest.approx(below)
-        assert report.yes == pytest.approx([np.mean([one >= 0.5 for one in kind]) for kind in (first, second)])
+        kinds = [np.array(kind) for kind in (first, second)]
+        assert report.below == pytest.approx([np.mean(kind < report.threshold) for kind in kinds])
+        assert report.yes == pytest.approx([np.mean(kind >= 0.5) for kind in kinds])
         assert [*report.objects.values()] == [len(first), len(second)]
-        assert json.loads(report.to_json())["threshold"] == report.threshold
     assert SupportReport.of(SOURCE, "labels", [(True, 0.1)] * 3 + [(True, 0.9)] * 97, 9).threshold == 0.9  # 3 % exactly
     assert SupportReport.of(SOURCE, "controls", [(False, 1.0)] * 9, 9).threshold == 1
     with pytest.raises(DataError, match="no real objects could be measured"):
@@ -108,7 +97,7 @@ def test_labels_of_coco(tmp_path):
 @pytest.mark.parametrize(
     ("records", "message"),
     [
-        ([{"status": "ok", "file_name": "a.jpg", "text": "A dog."}], r"line 1: not a record with .*`verify=` flag"),
+        ([caption_record("a.jpg")], r"line 1: not a record with .*`verify=` flag"),
         ([record("a.jpg", ("dog", 0.5), verify={"mode": "guide"})], "not a record with a second look"),
         ([record("a.jpg"), record("b.jpg", revision="other")], r"line 1 and .*line 2: made with different models"),
         ([record("a.jpg", status="error")], "holds no captions"),
@@ -174,22 +163,24 @@ def test_the_report_counts_named_things_and_controls():
         support.from_controls([check(status="error")])
 
 
-def test_captions_are_asked_about_and_answers_are_kept(sira, captions, tmp_path):
+def test_captions_are_asked_about_and_answers_are_kept(sira, tmp_path):
     words, look = WithControls(WORDS, TEXTS), SecondLook(load("demo", method="greedy"))
     alone = {True: [], False: []}
     for number, text in enumerate(TEXTS):
+        save(tmp_path / f"captions/{number}.txt", text)
         image = render(held_out(VALIDATION_SEEDS[70 + number]))[0]
+        image.save(tmp_path / f"captions/{number}.png")
         for thing in words.things(text):  # slowly, each in a question of its own
             alone[bool(thing.spans)].append(look.claims(image, [thing])[0].support)
     file, preset = tmp_path / "answers.jsonl", tmp_path / "mine.yaml"
-    command = ("calibrate", "support", captions, "--controls", "-p", "demo", "--json", "--answers", file)
+    command = ("calibrate", "support", tmp_path / "captions", "--controls", "-p", "demo", "--json", "--answers", file)
     code, out, err = sira(*command)
     assert code == 0, err
     found = json.loads(out)
     threshold = next(each for each in range(1001) if np.mean([one < each / 1000 for one in alone[False]]) >= 0.98)
     assert found["threshold"] == pytest.approx(threshold / 1000, abs=0.0011)
     assert [found["pictures"], *found["objects"].values()] == [3, len(alone[True]), len(alone[False])]
-    records = [json.loads(each) for each in file.read_text().splitlines()]
+    records = read(file)
     asked = [(bool(each["spans"]), each["support"]) for one in records for each in one["objects"]]
     for kind in (True, False):
         assert [one for is_named, one in asked if is_named is kind] == pytest.approx(alone[kind], abs=1e-5)

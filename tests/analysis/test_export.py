@@ -23,16 +23,14 @@ with_exiftool = pytest.mark.skipif(EXIFTOOL is None, reason="needs apt-get insta
 
 
 def picture(folder: Path, name: str = "a.jpg") -> Path:
-    file = folder / name
-    Image.new("RGB", (8, 8), "red").save(file, "PNG" if name.endswith(".png") else "JPEG")
-    return file
+    Image.new("RGB", (8, 8), "red").save(folder / name, "PNG" if name.endswith(".png") else "JPEG")
+    return folder / name
 
 
 @pytest.fixture
 def folder(tmp_path):
     """A folder with three pictures and their records: the second one was tried twice, the third one failed."""
-    for name in "abc":
-        picture(tmp_path, f"{name}.png")
+    [picture(tmp_path, f"{name}.png") for name in "abc"]
     records = [caption_record("a.png"), *(caption_record(name, **FAILED) for name in ("b.png", "c.png"))]
     lines(tmp_path / "captions.jsonl", [*records, caption_record("b.png", "Two cats.")])
     return tmp_path
@@ -50,12 +48,12 @@ def test_a_table_has_a_row_per_picture(folder, sira):
     tables = ("--csv", folder / "c.csv", "--parquet", folder / "c.parquet")
     code, _, err = sira("export", folder / "captions.jsonl", *tables)
     assert (code, err.count(": 3\n")) == (0, 2)
-    with (folder / "c.csv").open(newline="") as file:
-        found = [(row["file_name"], row["status"], row["text"]) for row in csv.DictReader(file)]
-    assert found == [("a.png", "ok", "A dog."), ("b.png", "ok", "Two cats."), ("c.png", "error", "")]
     from pyarrow import parquet
 
-    assert parquet.read_table(folder / "c.parquet").column("text").to_pylist() == ["A dog.", "Two cats.", ""]
+    with (folder / "c.csv").open(newline="", encoding="utf-8") as file:
+        for rows in ([*csv.DictReader(file)], parquet.read_table(folder / "c.parquet").to_pylist()):
+            found = [(row["file_name"], row["status"], row["text"]) for row in rows]
+            assert found == [("a.png", "ok", "A dog."), ("b.png", "ok", "Two cats."), ("c.png", "error", "")]
 
 
 def test_text_files_are_those_of_a_run(folder, sira):
@@ -85,18 +83,15 @@ def test_corrected_texts_replace_those_of_the_run_alone(folder, sira):
     assert [record["key"] for record in records] == [f"key of {name}.png" for name in "abc"]
 
 
-@pytest.mark.parametrize(
-    ("wrong", "message"),
-    [
+def test_what_is_no_correction_is_refused(folder, sira):
+    for wrong, message in (
         (correction("gone.png", "A cat."), "gone.png: no record of"),
         ({"file_name": "a.png", "text": "A."}, "line 2: is not a correction"),
-    ],
-)
-def test_what_is_no_correction_is_refused(folder, sira, wrong, message):
-    corrections = lines(folder / "corrections.jsonl", [correction("a.png", "A cat."), wrong])
-    given = ("export", folder / "captions.jsonl", "--corrections", corrections)
-    code, _, err = sira(*given, "--csv", folder / "c.csv")
-    assert (code > 0, message in err, (folder / "c.csv").exists()) == (True, True, False)
+    ):
+        corrections = lines(folder / "corrections.jsonl", [correction("a.png", "A cat."), wrong])
+        given = ("export", folder / "captions.jsonl", "--corrections", corrections)
+        code, _, err = sira(*given, "--csv", folder / "c.csv")
+        assert (code > 0, message in err, (folder / "c.csv").exists()) == (True, True, False)
 
 
 def test_scores_of_the_text_before_leave_and_a_value_of_a_schema_stays_json():
@@ -159,9 +154,8 @@ def export(folder: Path, *given: tuple, replace: bool = False) -> dict[str, dict
 
 def sidecars(folder: Path) -> dict[str, dict]:
     command = [EXIFTOOL, "-j", "-struct", "-b", "-charset", "filename=utf8", "-G1", "-XMP:all", "--XMPToolkit"]
-    if not (files := [*folder.glob("*.xmp")]):
-        return {}
-    found = json.loads(subprocess.check_output([*command, *files]))
+    files = [*folder.glob("*.xmp")]
+    found = json.loads(subprocess.check_output([*command, *files])) if files else []
     return {Path(each.pop("SourceFile")).name: each for each in found}
 
 
@@ -232,18 +226,13 @@ def test_replace_is_asked_for(tmp_path):
 
 @with_exiftool
 def test_a_correction_replaces_what_was_written_before_it(tmp_path):
-    wrong, right = record("A dog."), record("A cat.")
     files = [picture(tmp_path, f"{name}.jpg") for name in ("mine", "translated", "same")]
-    export(tmp_path, *((file, wrong) for file in files))
-    put(
-        (tmp_path / "mine.jpg.xmp", ["-XMP-dc:Description=My cat."]),
-        (tmp_path / "translated.jpg.xmp", ["-XMP-dc:Description-de=Eine Katze."]),
-    )
-    assert export(tmp_path, *((file, right, wrong) for file in files)) == {
-        "mine.jpg.xmp": {"XMP-dc:Description": "My cat."},
-        "translated.jpg.xmp": {"XMP-dc:Description-de": "Eine Katze."},
-        "same.jpg.xmp": {"XMP-dc:Description": "A cat."},
-    }
+    export(tmp_path, *((file, record("A dog.")) for file in files))
+    own = {"mine.jpg.xmp": ("Description", "My cat."), "translated.jpg.xmp": ("Description-de", "Eine Katze.")}
+    put(*((tmp_path / name, [f"-XMP-dc:{field}={text}"]) for name, (field, text) in own.items()))
+    found = export(tmp_path, *((file, record("A cat."), record("A dog.")) for file in files))
+    expected = own | {"same.jpg.xmp": ("Description", "A cat.")}
+    assert found == {name: {f"XMP-dc:{field}": text} for name, (field, text) in expected.items()}
 
 
 # Fields of the picture | fields of the sidecar | dc:Subject and digiKam:TagsList of the sidecar afterwards.
@@ -268,10 +257,9 @@ def test_keywords_of_people_are_neither_hidden_nor_doubled(tmp_path):
         for row in KEYWORDS.strip().splitlines()
     ]
     files = [picture(tmp_path, f"{number}.jpg") for number in range(len(rows))]
-    for file, (own, beside, *_) in zip(files, rows, strict=True):
-        for place, fields in ((file, own), (file.with_name(f"{file.name}.xmp"), beside)):
-            if fields:
-                put((place, [f"-{field}" for field in fields]))
+    beside = [file.with_name(f"{file.name}.xmp") for file in files]
+    fields = ([f"-{field}" for field in row[column]] for column in (0, 1) for row in rows)
+    put(*(each for each in zip((*files, *beside), fields, strict=True) if each[1]))
     given = [(file, record('["cat", "new"]', data=["cat", "new"])) for file in files]
     found = export(tmp_path, *given)
     for file, (_, _, subject, tags) in zip(files, rows, strict=True):

@@ -107,14 +107,10 @@ def test_figures_by_hand():
     greedy, half, one = report.rows
     assert (report.questions, report.pictures) == (4, 2)
     assert [(row.k, row.alpha, row.neither) for row in report.rows] == [(0, 0.0, 0), (3, 0.5, 1), (3, 1.0, 0)]
-
-    def accuracy(row):
-        return [pytest.approx(row.figures[f"{split} accuracy"].value) for split in ("x", "y", "mean")]
-
     # x: three questions; y: one, one twice, one. POPE's rule takes NO and Red for yes.
-    assert accuracy(greedy) == [100 / 3, 100 / 4, (100 / 3 + 100 / 4) / 2]
-    assert accuracy(half) == [100, 100, 100]
-    assert accuracy(one) == [200 / 3, 75, (200 / 3 + 75) / 2]
+    for row, x, y in ((greedy, 100 / 3, 100 / 4), (half, 100, 100), (one, 200 / 3, 75)):
+        found = [row.figures[f"{split} accuracy"].value for split in ("x", "y", "mean")]
+        assert found == pytest.approx([x, y, (x + y) / 2])
     assert greedy.figures["mean yes"].value == pytest.approx((200 / 3 + 50) / 2)
     assert one.figures["y F1"].value == pytest.approx(200 * 2 / 5)
     assert half.differences["mean accuracy"].value == pytest.approx(100 - (100 / 3 + 25) / 2)
@@ -140,7 +136,6 @@ def test_the_rules_for_scores_and_captions():
     assert by_captions(rows | {Cell(3, 1.0): row(90, 80, 9)}, GREEDY) == Cell(2, 1.0)
     unfit = {GREEDY: rows[GREEDY], Cell(1, 1.0): row(90, 69.9, 1), Cell(1, 2.0): row(90, 80, 10)}
     assert by_captions(unfit, GREEDY) is None
-    assert sweeping.paper(28) == Cell(14, 0.5)
 
 
 @pytest.mark.parametrize(("ks", "chosen"), [((5, 7), None), ((4, 5), Cell(4, 0.5))])
@@ -151,8 +146,7 @@ def test_a_setting_that_was_not_measured_is_never_the_best(monkeypatch, capsys, 
     assert (report.best, report.by_default) == (chosen, True)
     assert SweepReport.from_json(report.to_json()) == report
     print_tables(report.table())
-    best = "best: K = 4, alpha = 0.5: " if chosen else "best: none of these settings"
-    assert f"\n{best}" in capsys.readouterr().out
+    assert f"\nbest: {'K = 4, alpha = 0.5: ' if chosen else 'none of these settings'}" in capsys.readouterr().out
     save_plot(report, tmp_path / "sweep.png")  # without a best setting, that of the one nearest to the paper's
     if chosen is None:
         with pytest.raises(SettingsError, match="is not written: no setting fulfils the rule, and the paper's was not"):
@@ -175,33 +169,24 @@ def test_pictures_that_fail_are_left_out(sira, loaded, tmp_path):
 
     code, out, err = sira("sweep", *files, "--images", tmp_path, *SETTINGS, "--json", "-b", 3)
     record = json.loads(out)
-    assert code == 3
-    assert err.splitlines() == [
-        f"sira: {tmp_path / 'missing.png'}: no such file",
-        f"sira: {tmp_path / 'bad.png'}: is not a picture that Pillow can read; convert it to PNG or JPEG",
-        "sira: 2 of 3 pictures failed",
-    ]
+    assert (code, err.splitlines()[-1]) == (3, "sira: 2 of 3 pictures failed")
     assert [failure["picture"] for failure in record["failures"]] == ["missing.png", "bad.png"]
     assert (record["splits"], record["questions"], record["pictures"]) == (["popular", "random"], 2, 1)
     assert sira("sweep", *files, "--images", tmp_path, "-p", "demo", "--k", 8)[0] == 2  # it must be 1..7
 
 
-def test_scenes_table_figure_and_preset(sira, loaded, tmp_path):
-    """All that is written, of one run."""
+def test_figure_and_preset_of_scenes(sira, loaded, tmp_path):
     figure, preset = tmp_path / "sweep.png", tmp_path / "mine.yaml"
     options = (*SETTINGS, "--limit", 2)
     code, out, err = sira("sweep", *options, "--plot", figure, "--write-preset", preset)
     assert (code, err.count("\n")) == (0, 1)
     record = json.loads(sira("sweep", *options, "--json")[1])
     assert (record["schema"], record["rule"]) == ("sira.sweep/1", "the highest mean accuracy over the splits")
-    table = [line.split()[:2] for line in out.splitlines() if line.split()[:1] in (["-"], ["1"], ["7"])]
-    assert table == [["-", "greedy"], ["1", "0.5"], ["1", "2"], ["7", "0.5"], ["7", "2"]]
     chosen = record["best"]
     assert f"best: K = {chosen['k']}, alpha = {chosen['alpha']:g}: mean accuracy " in out
     assert figure.read_bytes().startswith(b"\x89PNG")
-    expected = presets.find("demo").with_settings(**chosen)
-    assert presets.read(preset).decisive() == expected.decisive()
-    assert presets.read(preset).prompts == expected.prompts
+    written, expected = presets.read(preset), presets.find("demo").with_settings(**chosen)
+    assert (written.decisive(), written.prompts) == (expected.decisive(), expected.prompts)
 
 
 def test_an_interrupted_run_goes_on_where_it_stopped(sira, loaded, tmp_path, monkeypatch):
