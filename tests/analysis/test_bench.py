@@ -131,17 +131,13 @@ def test_methods_take_turns_and_greedy_is_always_among_them(qwen: Lvlm, monkeypa
     assert BenchReport.from_json(report.to_json()) == report
 
 
-def test_bench_prints_a_table_and_writes_json(sira, tmp_path):
-    file = tmp_path / "bench.json"
-    options = ("--method", "sira", "--max-new-tokens", "32,3", "--runs", "1", "-o", file)
-    code, out, err = sira("bench", "-p", "demo", *options)
+def test_a_preset_is_measured_with_its_own_weights(sira):
+    code, out, err = sira("bench", "-p", "demo", "--method", "sira", "--max-new-tokens", "3,2", "--runs", 1, "--json")
     assert code == 0, err
-    record = json.loads(file.read_text())
-    assert (record["schema"], record["lengths"], "stand_ins" in record) == ("sira.bench/1", [3, 32], False)
-    greedy, row = record["rows"]
-    assert (greedy["method"], greedy["step"]["ratio"]["median"], greedy["image_tokens"]) == ("greedy", 1.0, 64)
-    assert (row["method"], row["paper"]) == ("sira", {"32": 1.4})
-    assert f"{1e3 * row['step']['seconds']['median']:,.1f} ms  x{row['step']['ratio']['median']:.3f}" in out
+    record = json.loads(out)
+    assert (record["lengths"], record["weights"], "stand_ins" in record) == ([2, 3], "its own", False)
+    assert [(row["method"], row["image_tokens"]) for row in record["rows"]] == [("greedy", 64), ("sira", 64)]
+    assert record["rows"][0]["step"]["ratio"] == {"median": 1, "low": 1, "high": 1}
 
 
 def test_a_shape_needs_no_checkpoint(sira, tmp_path, monkeypatch: pytest.MonkeyPatch):

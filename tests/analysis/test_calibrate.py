@@ -215,10 +215,8 @@ def test_directions_made_once_are_found_by_the_model(sira, tmp_path, llava_folde
 
 @pytest.fixture
 def shipped() -> Calibration:
-    found = presets.find_calibration("ict", find_checkpoint(presets.find("demo"), offline=True).revision)
-    assert found is not None
-    assert found.parent == presets.SHIPPED_CALIBRATIONS / "ict"
-    return Calibration.read(found)
+    revision = find_checkpoint(presets.find("demo"), offline=True).revision
+    return Calibration.read(presets.find_calibration("ict", revision))
 
 
 def test_the_bundled_model_comes_with_a_calibration(shipped):
@@ -338,8 +336,6 @@ def test_heads_measured_once_are_found_by_the_model_or_named_by_a_preset(sira, t
     code, out, err = sira(*scenes, "--write-preset", preset)
     assert (code, " of 24 heads have a z-score above 0.635 " in out) == (0, True), err
     assert presets.read(preset).methods["maskcd"]["calibration"] == str(file)
-    made, known = Calibration.read(file), Calibration.read(shipped)
-    assert made.origin.made_from["prompt"] == known.origin.made_from["prompt"]
-    assert made.tensors[MASS].shape == known.tensors[MASS].shape == (8, 3)
+    assert Calibration.read(file).origin.made_from["prompt"] == Calibration.read(shipped).origin.made_from["prompt"]
     assert used(preset) != before
     assert sira("calibrate", "maskcd", EXAMPLES[0], "-p", "demo", "--scenes")[0] == 2

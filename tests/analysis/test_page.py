@@ -6,7 +6,10 @@ import base64
 import hashlib
 import io
 import json
+import math
 import re
+import shutil
+import time
 from html import unescape
 from html.parser import HTMLParser
 from pathlib import Path
@@ -20,9 +23,13 @@ from sira_cli.analysis.page import make_page, render, to_script
 from sira_cli.analysis.page.cards import Card, Scale, label, token_texts
 from sira_cli.analysis.trace.read import read_traces
 from sira_cli.errors import DataError
-from tests.support.eval.writing import lines
+from tests.support.browser import AXE, Browser, violations, wait
+from tests.support.eval.writing import lines, read
 from tests.support.records import caption_record
 from tests.support.traces import END, HOSTILE, SCHEMA, failed, hostile, looked_at, make_trace, write_traces
+
+MINUS = "\N{MINUS SIGN}"
+OPEN = "document.querySelectorAll('details').forEach(details => details.open = true)"
 
 
 class Page(HTMLParser):
@@ -90,12 +97,12 @@ def test_what_a_second_look_does_not_support_is_marked(page_of):
     jsonschema.Draft202012Validator(json.loads(SCHEMA.read_text())).validate(trace[-1])
     page = page_of(trace)
     marked = [
-        f"{token['text']}: {' '.join(mark for mark in attrs['class'].split() if mark in ('begins', 'ends'))}"
+        (token["text"], *attrs["class"].split("unsupported")[1].split())
         for token, attrs in zip(page.data[0]["tokens"], page.tokens, strict=True)
         if "unsupported" in attrs["class"]
     ]
-    shelf = [" books: begins", "helf: ends"]
-    assert marked == [*shelf, " cat: begins ends", *shelf]
+    shelf = [(" books", "begins"), ("helf", "ends")]
+    assert marked == [*shelf, (" cat", "begins", "ends"), *shelf]
     supported = [(token["text"], token["support"]) for token in page.data[0]["tokens"] if token.get("supported")]
     assert supported == [(" dog", 0.7)]
     section = page.part(r'<section class="things".*?</section>')
@@ -151,32 +158,30 @@ def test_several_traces_show_what_differs(page_of):
         assert text in page.text
 
 
-def shown(path: Path) -> tuple[str, str, list]:
-    """Name, note and images of the picture."""
+def shown(path: Path) -> Card:
     (trace,) = read_traces(path)
-    card = Card(trace, Scale.fitted_to([trace]))
-    return card.name, card.note, card.images
+    return Card(trace, Scale.fitted_to([trace]))
 
 
 def test_the_picture_beside_the_trace_in_the_current_folder_or_where_it_was(tmp_path, photos, monkeypatch):
     (tmp_path / "sub").mkdir()
-    photo = tmp_path / "sub" / "photo.jpg"
-    photo.write_bytes(photos["astronaut"].read_bytes())
+    photo = shutil.copy(photos["astronaut"], tmp_path / "sub/photo.jpg")
     trace = write_traces(tmp_path / "trace.jsonl", make_trace(photo, folder=tmp_path, text="A."))
-    name, note, ((uri, *size),) = shown(trace)
-    assert (name, note, size) == ("sub/photo.jpg", "", [512, 512])
+    card = shown(trace)
+    ((uri, *size),) = card.images
+    assert (card.name, card.note, size) == ("sub/photo.jpg", "", [512, 512])
     assert Image.open(io.BytesIO(base64.b64decode(uri.partition(",")[2]))).size == (512, 512)
     Image.new("RGB", (3000, 1500), "teal").save(photo)  # it is replaced
-    assert "was replaced or changed" in shown(trace)[1]
-    assert [image[1:] for image in shown(trace)[2]] == [(640, 320)]
+    assert "was replaced or changed" in shown(trace).note
+    assert [image[1:] for image in shown(trace).images] == [(640, 320)]
     photo.write_bytes(b"\x89PNG\r\n")
-    assert "not a picture" in shown(trace)[1]
+    assert "not a picture" in shown(trace).note
     line = make_trace(photos["rocket"], text="A.")
-    assert shown(write_traces(trace, line))[1] == ""
+    assert shown(write_traces(trace, line)).note == ""
     line[0]["image"]["path"] = ""  # as from stdin
-    assert not shown(write_traces(trace, line))[2]
+    assert not shown(write_traces(trace, line)).images
     monkeypatch.chdir(photos["rocket"].parent)
-    assert shown(trace)[2]
+    assert shown(trace).images
 
 
 @pytest.mark.parametrize("file_name", ["../../cat.png", "x" * 300, "a\0b", "", ".", "s3://bucket/cat.png"])
@@ -185,19 +190,18 @@ def test_a_missing_picture_has_a_place(page_of, tmp_path, file_name):
     page = page_of(make_trace(text="A.", file_name=file_name))
     assert "img" not in page.tags
     assert re.search(r"Picture missing\s+640 . 480", page.text)
-    name, note, images = shown(tmp_path / "trace.jsonl")
-    assert (name.isprintable(), "../" in name, "not found" in note, images) == (True, False, True, [])
+    card = shown(tmp_path / "trace.jsonl")
+    assert (card.name.isprintable(), "../" in card.name, "not found" in card.note) == (True, False, True)
+    assert card.images == []
 
 
 def test_the_command_writes_a_page_and_a_folder_stands_for_its_traces(sira, tmp_path):
     traces, page = tmp_path / "traces", tmp_path / "page.html"
-    (traces / "sub").mkdir(parents=True)
-    for name in ("b.trace.jsonl", "a.trace.jsonl", "sub/c.trace.jsonl"):
-        write_traces(traces / name, make_trace(text="A cat."))
+    for name in ("b", "a", "sub/c"):
+        lines(traces / f"{name}.trace.jsonl", make_trace(text="A cat."))
     code, out, err = sira("report", traces, traces / "b.trace.jsonl", "-o", page)
     assert (code, out, "page.html: 4 traces" in err) == (0, "", True)
     assert re.findall(r"(\w).trace.jsonl, line 1", page.read_text(encoding="utf-8")) == ["a", "b", "c", "b"]
-    assert [path.name for path in tmp_path.iterdir() if path.is_file()] == ["page.html"]
 
 
 # --- records
@@ -264,7 +268,6 @@ def test_without_a_second_look_words_of_low_grounding_are_marked(tmp_path):
     [
         ([{"thing": "cat", "support": 2, "spans": []}], "a support is not from 0 to 1"),
         ([{"thing": "cat", "support": 0.1, "spans": [[0, 99]]}], "places outside the text"),
-        ("cat", "TypeError"),
         ([{"support": 0.1}], "KeyError"),
     ],
 )
@@ -272,3 +275,115 @@ def test_a_record_that_sira_did_not_write_is_named(tmp_path, objects, message):
     path = lines(tmp_path / "a.jsonl", [record("a.png", "A cat.", cat=0.1) | {"objects": objects}])
     with pytest.raises(DataError, match=rf"a\.jsonl: the record of a\.png is not as sira writes it: .*{message}"):
         make_page(path)
+
+
+# --- in a real browser: what one sees, points at, types, corrects, saves, prints
+
+
+@pytest.fixture
+def show(browser, tmp_path):
+
+    def open_page(*traces: list[dict], records: Path | None = None, other: Path | None = None) -> Path:
+        page, path = tmp_path / "page.html", records or write_traces(tmp_path / "trace.jsonl", *traces)
+        page.write_bytes(make_page(path, other=other).html.encode("utf-8", "backslashreplace"))
+        browser.open(page.as_uri())
+        return page
+
+    return open_page
+
+
+def texts(browser: Browser, selector: str) -> list[str]:
+    return browser.run("return [...document.querySelectorAll(arguments[0])].map(one => one.textContent)", selector)
+
+
+def test_keys_walk_through_the_text_and_the_panel_follows(show, browser):
+    trace = make_trace(tracked=("cat", "dog"))
+    show(trace)
+    browser.click(".strip .tok:nth-child(4)")
+    for keys, step in {("Right",): 4, ("Right", "Right", "Left"): 5, ("Home",): 0, ("Left",): 0, ("End",): 89}.items():
+        browser.press(*keys)
+        focused = "return [...document.querySelector('.strip').children].indexOf(document.activeElement)"
+        assert browser.run(focused) == step
+        status = f"Token {step + 1} of 90: {trace[step + 1]['token'].strip()}. Delta "
+        assert texts(browser, "[role=status]")[0].startswith(status)
+        views = [trace[step + 1][view] for view in ("full", "cf", "contrast")]
+        logits = [f"{view['logit']:.2f}".replace("-", MINUS) for view in views]
+        assert texts(browser, ".chosen .number") == logits
+        assert texts(browser, ".chosen .rank") == [f"rank {view['rank']}" for view in views]
+    browser.click("input[value=probability]")
+    shown = [float(text.removeprefix("<")) for text in texts(browser, ".chosen .number")]
+    assert shown == pytest.approx([math.exp(view["logprob"]) for view in views], abs=1e-4)
+    assert texts(browser, ".groups caption") == ["cat", "dog"]
+
+
+@pytest.mark.smoke
+def test_all_text_can_be_read(show, browser, photos):
+    """WCAG AA, 4.5:1: words in every degree of doubt and of Δ, supported and not, and parts of characters."""
+    deltas = {f"{name}{delta}": 0.93 * delta for name in ("a", "b") for delta in range(-4, 5)}
+    trace = make_trace(photos["chelsea"], text=f"{' '.join(deltas)}\nc🐈", deltas=deltas, tracked=("cat",))
+    for number, word in enumerate(trace[-1]["words"]):
+        word["grounding"] = 0.05 + 0.1 * (number % 5)
+    trace[-1]["words"][-1]["grounding"] = 0.05
+    show(looked_at(trace, **{word: 0.1 for word in deltas if word[0] == "a"}), failed("x.jpg: no such file"))
+    browser.run(OPEN)
+    degrees = "return [...new Set([...document.querySelectorAll('.strip .tok')].flatMap(one => [...one.classList]))]"
+    expected = {*(f"g{degree}" for degree in range(5)), *(f"d{level}" for level in range(-4, 5)), "unsupported"}
+    assert expected <= {*browser.run(degrees)}
+    for colours in ("by-grounding", "by-delta"):
+        browser.run("document.querySelector(`[value=${arguments[0]}]`).click()", colours)
+        assert not AXE.exists() or violations(browser) == [], colours
+
+
+@pytest.mark.smoke
+def test_hostile_text_does_nothing_in_a_browser(show, browser):
+    trace = hostile()
+    show(trace)
+    for _ in range(len(trace) - 2):
+        browser.click(".turn [data-turn='1']")
+    assert not browser.alert()
+    assert browser.run("return document.images.length") == 0
+    assert HOSTILE in browser.text(".strip")
+    assert browser.text(".groups caption") == HOSTILE
+
+
+@pytest.mark.smoke
+def test_doubtful_records_come_first_and_are_searched_corrected_and_saved(show, browser, tmp_path):
+    page = show(records=gallery(tmp_path))
+    assert texts(browser, ".card .name") == ["cat.png", "sure.png", "missing.png"]
+    assert browser.text(".card .unsure") == "Unsure: cat 0.10, dog 0.70"
+    assert texts(browser, ".tok.g4, .tok.g1")[-2:] == ["cat", "dog"]
+    assert browser.run("return document.querySelector('.notice').textContent.includes('</script><img src=x')")
+    assert not browser.alert()
+    browser.type("#words", "tree")
+    assert texts(browser, ".card .name") == ["sure.png"]
+    browser.run("words.value = ''; words.dispatchEvent(new Event('input')); words.blur()")  # the element with this id
+    browser.press("j", "e")
+    browser.run("document.querySelector('textarea').value = ' A \"cat\".\\n'")
+    browser.press_together("Control", "Enter")
+    assert browser.text("#count") == "3 of 3 shown, 1 corrected, not saved."
+    leave = "return !dispatchEvent(new Event('beforeunload', {cancelable: true}))"
+    assert browser.run(leave)  # the browser asks
+    deadline, shown = time.monotonic() + 60, ""
+    while shown != 'A "cat".':  # on another visit; the browser may store a moment later
+        assert time.monotonic() < deadline
+        browser.open(page.as_uri())
+        shown = browser.text(".card .text")
+    browser.devtools("Page.setDownloadBehavior", behavior="allow", downloadPath=str(tmp_path))
+    browser.press("s")
+    wait(browser, "return document.querySelector('#count').textContent", "3 of 3 shown, 1 corrected.")
+    saved, deadline = tmp_path / "corrections.jsonl", time.monotonic() + 60
+    while not saved.exists():
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+    line = {"schema": "sira.correction/1", "file_name": "cat.png", "key": "key of cat.png", "text": 'A "cat".'}
+    assert read(saved) == [line]
+    assert not browser.run(leave)
+    assert {url.partition(":")[0] for url in browser.requests()} <= {"file", "data", "blob"}
+
+
+@pytest.mark.smoke
+def test_a_gallery_can_be_read(show, browser, tmp_path):
+    own, other = record("cat.png", "A cat and a dog.", cat=0.1, dog=0.7), record("cat.png", "A bird.", bird=0.3)
+    show(records=lines(tmp_path / "a.jsonl", [own]), other=lines(tmp_path / "b.jsonl", [other]))
+    browser.press("j", "e")
+    assert not AXE.exists() or violations(browser) == []

@@ -5,11 +5,9 @@ from __future__ import annotations
 import json
 from dataclasses import asdict
 from functools import partial
-from typing import Any
 
 import pytest
 
-from sira_cli import methods
 from sira_cli.analysis import sweep as sweeping
 from sira_cli.analysis.experiment import Units
 from sira_cli.analysis.questions import Question, QuestionSet
@@ -25,6 +23,7 @@ from sira_cli.models import presets
 from sira_cli.run.events import FailedPicture
 from sira_cli.run.lvlm import Lvlm
 from tests.support.eval.writing import lines
+from tests.support.helpers import under
 
 
 @pytest.fixture(autouse=True)
@@ -33,16 +32,15 @@ def few_scenes_to_count(monkeypatch):
     monkeypatch.setattr("sira_cli.demo.questions.Questions", partial(Questions, 50))
 
 
-def under(lvlm: Lvlm, cell: Cell, **settings: Any) -> Lvlm:
-    """The same model as `sira_cli.load` would give it with other settings."""
-    preset = lvlm.preset.with_settings(k=cell.k or None, alpha=cell.alpha, **settings)
-    return lvlm.under(methods.find("sira" if cell.k else "greedy"), preset)
+def at(lvlm: Lvlm, cell: Cell, tokens: int) -> Lvlm:
+    method = "sira" if cell.k else "greedy"
+    return under(lvlm, method, k=cell.k or None, alpha=cell.alpha, max_new_tokens=tokens)
 
 
 @pytest.fixture
 def loaded(demo, monkeypatch):
-    under = lambda preset, model, method, **more: demo.under(methods.find(method), preset)  # noqa: E731
-    monkeypatch.setattr("sira_cli.cli.research.load_model", under)
+    model = lambda preset, model, method, **more: demo.under(method, preset)  # noqa: E731
+    monkeypatch.setattr("sira_cli.cli.research.load_model", model)
 
 
 def test_every_answer_is_that_of_sira_ask(demo):
@@ -52,7 +50,7 @@ def test_every_answer_is_that_of_sira_ask(demo):
     found = [units[f"question {number}"] for number in range(len(questions.questions))]
     disputed = [number for number, row in enumerate(found) if len(set(row)) > 1]
     assert len(disputed) > 4  # else equal answers would prove little
-    deciders = [under(demo, cell, max_new_tokens=1) for cell in grid.cells()]
+    deciders = [at(demo, cell, 1) for cell in grid.cells()]
     for number in sorted({0, 1, *disputed[:3]}):  # slowly: a decoding for every question and setting
         asked = questions.questions[number]
         image = questions.picture(asked.picture).open().image
@@ -229,7 +227,7 @@ def test_captions(sira, loaded, demo, tmp_path):
     code, out, _ = sira("sweep", *options, "--json")
     record = json.loads(out)
     cells = [GREEDY, Cell(7, 0.5), Cell(7, 8.0)]
-    deciders = {cell.name: under(demo, cell, max_new_tokens=14) for cell in cells}
+    deciders = {cell.name: at(demo, cell, 14) for cell in cells}
     expected = measure(deciders, [held_out(seed) for seed in VALIDATION_SEEDS[:2]], Questions(50))
     measured = SweepReport.from_json(out).figures
     for cell, figures in measured.items():

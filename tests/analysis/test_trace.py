@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import json
+import shutil
 from pathlib import Path
 
 import jsonschema
@@ -21,7 +22,7 @@ from sira_cli.pictures.picture import Picture
 from sira_cli.pictures.sources import as_picture, located
 from tests.support.checkpoints import REPRESENTATIVES
 from tests.support.eval.writing import lines as write_lines
-from tests.support.eval.writing import read
+from tests.support.eval.writing import read, save
 from tests.support.traces import SCHEMA, failed, make_trace, write_traces
 
 EXAMPLES = sorted(Path(__file__).parents[2].glob("examples/*.png"))
@@ -103,10 +104,10 @@ def test_a_second_look_is_that_of_check(demo, forced):
     plain = traced(demo, EXAMPLES[0], forced)
     looked = traced(demo, EXAMPLES[0], forced, verify=Verify(min_support=0.25))
     end, check = looked[-1], demo.check(EXAMPLES[0], looked[-1]["text"])
-    expected = [(claim.thing, [list(span) for span in claim.spans]) for claim in check.objects]
-    assert [(one["thing"], one["spans"]) for one in end["objects"]] == expected
-    assert [one["support"] for one in end["objects"]] == pytest.approx([claim.support for claim in check.objects])
-    assert len(expected) >= 2
+    for one, claim in zip(end["objects"], check.objects, strict=True):
+        assert (one["thing"], one["spans"]) == (claim.thing, [list(span) for span in claim.spans])
+        assert one["support"] == pytest.approx(claim.support)
+    assert len(check.objects) >= 2
     assert end["verify"] == {**Verify().settings(demo.preset), "min_support": 0.25}
     same = {name: value for name, value in end.items() if name not in ("objects", "verify")}
     assert same | {"duration_ms": 0} == plain[-1] | {"duration_ms": 0}
@@ -145,8 +146,8 @@ def test_tokens_are_their_bytes_and_words_their_tokens(demo, llava_folder, photo
     assert bytes(byte for line in tokens for byte in line["bytes"]).decode().strip() == text
     assert any("�" in line["token"] for line in tokens)  # of a character that is several tokens
     words = lines[-1]["words"]
-    assert [word["word"] for word in words] == text.split()
-    assert [text[word["start"] : word["end"]] for word in words] == text.split()
+    for written in ([word["word"] for word in words], [text[word["start"] : word["end"]] for word in words]):
+        assert written == text.split()
     for word in words:
         mine = tokens[slice(*word["steps"])]
         assert word["word"] in bytes(byte for line in mine for byte in line["bytes"]).decode("utf-8", "replace")
@@ -166,11 +167,10 @@ def test_tracked_words(demo):
     assert all([row["token_id"] for row in line["tracked"]] == [dog[0], light[0]] for line in tokens)
     found = {entry["word"]: entry for entry in lines[-1]["tracked"]}
     for word, ids in (("dog", dog), ("traffic light", light)):
-        step = found[word]["step"]
-        assert [line["token_id"] for line in tokens[step : step + len(ids)]] == ids
+        own = tokens[found[word]["step"] :][: len(ids)]
+        assert [line["token_id"] for line in own] == ids
         for view in VIEWS:
-            expected = sum(line[view]["logprob"] for line in tokens[step : step + len(ids)])
-            assert found[word][view] == pytest.approx(expected, abs=1e-5)
+            assert found[word][view] == pytest.approx(sum(line[view]["logprob"] for line in own), abs=1e-5)
 
 
 def test_words_of_records_are_those_of_the_trace(demo, sira, tmp_path):
@@ -179,11 +179,8 @@ def test_words_of_records_are_those_of_the_trace(demo, sira, tmp_path):
     for record, example in zip(read(tmp_path / "a.jsonl"), EXAMPLES, strict=False):
         end = traced(demo, example)[-1]
         assert record["text"] == end["text"]
-        assert [word["word"] for word in record["words"]] == record["text"].split()
         for mine, theirs in zip(record["words"], end["words"], strict=True):
-            assert mine["steps"] == theirs["steps"]
-            assert mine["delta"] == pytest.approx(theirs["delta"], abs=1e-3)
-            assert mine["grounding"] == pytest.approx(theirs["grounding"], abs=1e-4)
+            assert mine == theirs | {name: pytest.approx(theirs[name], abs=1e-3) for name in ("delta", "grounding")}
     assert "words" not in demo.caption(EXAMPLES[0]).to_record()
 
 
@@ -206,10 +203,10 @@ def test_choices_have_the_probabilities_of_forced_answers(demo, sira, tmp_path):
 
 def test_the_command_writes_one_file_or_a_tree_and_tries_what_failed_again(sira, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    (tmp_path / "in/sub").mkdir(parents=True)
-    for number, name in enumerate(("a.png", "sub/b.png")):
-        tmp_path.joinpath("in", name).write_bytes(EXAMPLES[number].read_bytes())
-    (tmp_path / "in/bad.png").write_text("no picture")
+    Path("in/sub").mkdir(parents=True)
+    save(Path("in/bad.png"), "no picture")
+    shutil.copy(EXAMPLES[0], "in/a.png")
+    shutil.copy(EXAMPLES[1], "in/sub/b.png")
     command, bad = ("trace", "in", "-r", "--preset", "demo", "--max-new-tokens", 4), "in/bad.png: is not a picture"
     code, out, err = sira(*command)
     lines = [json.loads(line) for line in out.splitlines()]
@@ -221,18 +218,11 @@ def test_the_command_writes_one_file_or_a_tree_and_tries_what_failed_again(sira,
     for _ in range(2):  # what failed is tried again
         code, _, err = sira(*command, "-o", "all.jsonl")
         assert (code, bad in err, len(read(Path("all.jsonl")))) == (3, True, len(lines))
-    assert sira("report", "all.jsonl", "-o", "page.html")[0] == 0
-    page = Path("page.html").read_text(encoding="utf-8")
-    assert (page.count("data:image/"), bad in page) == (2, True)
-
-    assert sira(*command, "--output-dir", "traces")[0] == 3
+        assert sira(*command, "--output-dir", "traces")[0] == 3
     files = sorted(path.relative_to("traces").as_posix() for path in Path("traces").rglob("*") if path.is_file())
     assert files == ["a.trace.jsonl", "sub/b.trace.jsonl"]
     run = read(Path("traces/sub/b.trace.jsonl"))[0]
     assert Path("traces/sub", run["file_name"]).resolve() == Path("in/sub/b.png").resolve()
-    before = Path("traces/a.trace.jsonl").stat().st_mtime_ns
-    sira(*command, "--output-dir", "traces")
-    assert Path("traces/a.trace.jsonl").stat().st_mtime_ns == before
     Path("in/bad.png").unlink()  # what is left is done, so that no model is needed
     assert sira("trace", "in", "-r", "-m", "no/such-model", "--offline", "--output-dir", "traces") == (0, "", "")
 
@@ -270,12 +260,10 @@ def test_captions_are_scored_and_told_apart(sira, tmp_path):
         assert sira("trace", EXAMPLES[0], "--preset", "demo", "--force", text, "-o", file)[0] == 0
     assert [trace.end.text for trace in read_traces(file)] == ["There is a cat.", "There is a dog."]
     records = [
-        {"file_name": EXAMPLES[0].name, "text": "There is a cat.", "prompt": "What is this?"},
-        {"file_name": EXAMPLES[1].name, "status": "error", "text": ""},
-        {"file_name": EXAMPLES[2].name, "caption": "A farm with cows."},
+        {"file_name": str(EXAMPLES[0]), "text": "There is a cat.", "prompt": "What is this?"},
+        {"file_name": str(EXAMPLES[1]), "status": "error", "text": ""},
+        {"file_name": str(EXAMPLES[2]), "caption": "A farm with cows."},
     ]
-    for example in EXAMPLES[:3]:
-        (tmp_path / example.name).write_bytes(example.read_bytes())
     file = write_lines(tmp_path / "captions.jsonl", records)
     code, out, _ = sira("trace", "--force-from", file, "--preset", "demo", "-b", 4)
     lines = [json.loads(line) for line in out.splitlines()]

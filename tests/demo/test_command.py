@@ -13,7 +13,6 @@ import torch
 import transformers as hf
 from PIL import Image
 from safetensors import safe_open
-from scipy.stats import binomtest
 
 from sira_cli.analysis.sweep import GREEDY, Cell, SweepReport, by_captions, paper
 from sira_cli.demo.measure import SceneReport, load_methods, measure, read_figures, texts_of
@@ -38,10 +37,6 @@ def scenes():
 
 def test_what_is_bundled():
     assert sum(path.stat().st_size for path in BUNDLED_FOLDER.rglob("*")) <= 12e6
-    config = json.loads((BUNDLED_FOLDER / "config.json").read_text(encoding="utf-8"))
-    kinds = [config[part]["model_type"] for part in ("vision_config", "text_config")]
-    assert (config["architectures"], kinds) == (["LlavaForConditionalGeneration"], ["clip_vision_model", "llama"])
-    assert config["text_config"]["num_hidden_layers"] == 8
     with safe_open(BUNDLED_FOLDER / "model.safetensors", "pt") as weights:
         shapes = [weights.get_slice(name) for name in weights.keys()]  # noqa: SIM118
         assert {tensor.get_dtype() for tensor in shapes} == {"F16"}
@@ -151,12 +146,3 @@ def test_the_examples_and_figures_are_of_these_weights(methods, scenes):
     for method, row in again.figures.items():
         for name in ("CHAIRi", "coverage", *(f"{split} accuracy" for split in SPLITS)):
             assert row[name].value == pytest.approx(shipped.figures[method][name].value, abs=10), (method, name)
-
-
-def test_wins_and_losses_among_the_examples_are_as_on_the_test_scenes():
-    page = (EXAMPLES / "README.md").read_text(encoding="utf-8")
-    counts = r"fewer absent objects in (\d+) of these 20 pictures, more in (\d+),\s+as many in (\d+)\."
-    shares = FIGURES["outcomes"]["sira"]
-    assert sum(shares.values()) == FIGURES["scenes"]
-    for found, count in zip(map(int, re.search(counts, page).groups()), shares.values(), strict=True):
-        assert binomtest(found, 20, count / FIGURES["scenes"]).pvalue > 0.2

@@ -1,29 +1,34 @@
-"""The little world: exact, deterministic, and spoken of truly; questions about it, and captions counted by hand."""
+"""The little world: exact, deterministic, spoken of truly, counted by hand, and exported in the benchmarks' formats."""
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import itertools
+import json
 from collections import Counter
+from pathlib import Path
 
 import numpy as np
 import pytest
+from PIL import Image
 
 from sira_cli.demo import scenes as world
+from sira_cli.demo.export import export, file_name
 from sira_cli.demo.measure import FIGURES, SceneReport, count, read_figures
-from sira_cli.demo.questions import SPLITS, Questions, caption, held_out, mentions
-from sira_cli.demo.scenes import OBJECTS, PLACES, Scene, SceneObject, make_scene, render
+from sira_cli.demo.questions import SPLITS, Questions, caption, held_out, mentions, yes_no_question
+from sira_cli.demo.scenes import OBJECTS, PLACES, TEST_SEEDS, Scene, SceneObject, make_scene, render
 from sira_cli.eval.statistics import Tally
+from tests.support.eval.writing import read
 from tools import card
 from tools.language import questions
-from tools.pictures import LABELS, MIN_PATCH_SHARE, patch_labels
 from tools.support import from_json
 
 SCENES = [make_scene(seed, broken=seed % 2 == 1) for seed in range(120)]
 
 
 def test_a_seed_decides_everything():
-    ranges = sorted((world.TRAINING_SEEDS, world.VALIDATION_SEEDS, world.TEST_SEEDS), key=lambda seeds: seeds.start)
+    ranges = sorted((world.TRAINING_SEEDS, world.VALIDATION_SEEDS, TEST_SEEDS), key=lambda seeds: seeds.start)
     assert all(one.stop <= other.start for one, other in itertools.pairwise(ranges))
     assert make_scene(7) == make_scene(7)
     assert make_scene(7) != make_scene(8)
@@ -47,23 +52,21 @@ def test_answers_are_true():
             named = [name for _, _, name in mentions(turn.prompt)]
             things = of.objects.get(named[0], []) if named else []
             if not named:
-                sort = "place"
-                assert turn.answer in (f"A {of.place}.", f"An {of.place}.")
+                sort, true = "place", [f"A {of.place}.", f"An {of.place}."]
             elif "olor" in turn.prompt:
-                sort = "color"
-                assert {thing.color.capitalize() for thing in things} == {turn.answer}
+                ((sort, *true),) = {("color", thing.color.capitalize()) for thing in things}
             elif turn.prompt.startswith("How many"):
-                sort = "count"
-                assert ("No", "One", "Two", "Three").index(turn.answer) == len(things)
+                sort, true = "count", [("No", "One", "Two", "Three")[len(things)]]
             elif turn.answer in ("Yes", "No"):
-                sort = turn.answer
-                assert (turn.answer == "Yes") == bool(things)
+                sort, true = turn.answer, ["Yes" if things else "No"]
             else:
-                sort = "where"
                 (thing,) = things
                 x = (thing.box[0] + thing.box[2]) / 2 / world.SIDE
-                side = "On the left." if x < 1 / 3 else "In the middle." if x < 2 / 3 else "On the right."
-                assert turn.answer == side
+                sort, true = (
+                    "where",
+                    ["On the left." if x < 1 / 3 else "In the middle." if x < 2 / 3 else "On the right."],
+                )
+            assert turn.answer in true
             asked[sort] += 1
     assert asked["Yes"] == asked["No"]
     assert min(asked.values()) > 60
@@ -76,23 +79,6 @@ def test_mentions_are_whole_words_the_longest_first():
         *("person", "traffic light", "sofa", "car", "cup", "apple", "tree")
     ]
     assert [text[start:end] for start, end, _ in mentions(text)][:3] == ["people", "Traffic light", "couch"]
-
-
-def test_patch_labels_equal_a_slow_count():
-    for of in SCENES[:5]:
-        _, seen = render(of)
-        labels = patch_labels(of, seen)
-        middles = [((t.box[0] + t.box[2]) // 2 // 48, (t.box[1] + t.box[3]) // 2 // 48) for t in of.things]
-        assert labels.shape == (64, LABELS)
-        for patch in range(64):
-            row, column = divmod(patch, 8)
-            tile = seen[48 * row : 48 * row + 48, 48 * column : 48 * column + 48]
-            seen_here = [(tile == index).sum() >= MIN_PATCH_SHARE * 48 * 48 for index in range(1, 1 + len(of.things))]
-            here = {word for each in itertools.compress(of.things, seen_here) for word in (each.name, each.color)}
-            assert labels[patch].tolist() == [
-                *(word in here for word in (*OBJECTS, *world.COLORS)),
-                (column, row) in middles,
-            ]
 
 
 def test_captions_counted_by_hand():
@@ -118,8 +104,8 @@ def test_captions_counted_by_hand():
 
 def test_questions_are_balanced_and_of_their_split():
     questions, typical = Questions(sample=300), {split: list[bool]() for split in SPLITS}
-    assert [held_out(seed).broken for seed in world.TEST_SEEDS[:4]] == [False, True, False, True]
-    for scene in map(held_out, world.TEST_SEEDS[:200]):
+    assert [held_out(seed).broken for seed in TEST_SEEDS[:4]] == [False, True, False, True]
+    for scene in map(held_out, TEST_SEEDS[:200]):
         asked = questions.about(scene)
         assert asked == questions.about(scene)
         assert len({question.name for question in asked}) == len(asked)
@@ -140,3 +126,93 @@ def test_figures_are_written_as_they_are_read(tmp_path):
     shipped, file = read_figures(), tmp_path / "figures.json"
     card.write_figures(SceneReport.from_json(shipped), from_json(shipped["words"]), shipped["tags"], file)
     assert file.read_bytes() == FIGURES.read_bytes()
+
+
+# --- `sira demo --export`: the benchmarks' own formats, and nothing in them but what the scenes hold
+
+EXPORTED = {file_name(of): of for of in map(held_out, TEST_SEEDS[:12])}
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _few_training_scenes():
+    """Which questions are asked follows from 2,000 training scenes, which take seconds to draw."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("sira_cli.demo.export.Questions", functools.partial(Questions, sample=100))
+        yield
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory) -> Path:
+    folder = tmp_path_factory.mktemp("exported")
+    done: list[int] = []
+    export([*EXPORTED.values()], folder, done.append)
+    assert done == list(range(1, len(EXPORTED) + 1))
+    return folder
+
+
+def amber(folder: Path) -> list[tuple[dict, dict]]:
+    """Queries with their annotations."""
+    queries, annotations = ((folder / name).read_text() for name in ("query/query_all.json", "annotations.json"))
+    return list(zip(json.loads(queries), json.loads(annotations), strict=True))
+
+
+def form(row: dict) -> dict[str, type]:
+    return {key: type(value) for key, value in row.items()}
+
+
+def test_pictures_are_those_of_the_scenes(folder):
+    assert sorted(path.name for path in (folder / "images").iterdir()) == sorted(EXPORTED)
+    for name, of in EXPORTED.items():
+        with Image.open(folder / "images" / name) as saved:
+            assert saved.mode == "RGB"
+            assert saved.tobytes() == render(of)[0].tobytes()
+
+
+@pytest.mark.parametrize("split", SPLITS)
+def test_pope_asks_for_yes_and_no_by_turns_and_labels_truly(folder, split):
+    rows = read(folder / f"pope/scenes_pope_{split}.json")
+    assert [row["question_id"] for row in rows] == list(range(1, len(rows) + 1))
+    assert [row["label"] for row in rows] == ["yes", "no"] * (len(rows) // 2)
+    assert {row["image"] for row in rows} == set(EXPORTED)
+    for row in rows:
+        ((_, _, name),) = mentions(row["text"])
+        assert row["text"] == yes_no_question(name)
+        assert row["label"] == ("yes" if name in EXPORTED[row["image"]].objects else "no")
+    assert len({(row["image"], row["text"]) for row in rows}) == len(rows)
+
+
+def test_the_formats_are_those_of_the_benchmarks(folder, benchmarks):
+    assert form(read(folder / "pope/scenes_pope_random.json")[0]) == form(
+        read(benchmarks / "pope/coco/coco_pope_random.json")[0]
+    )
+    ours, theirs = amber(folder / "amber"), amber(benchmarks / "amber")
+    for number in (0, -1):
+        assert [form(row) for row in ours[number]] == [form(row) for row in theirs[number]]
+    kinds, official = (
+        {(row["type"], row["truth"] if type(row["truth"]) is str else list) for _, row in rows}
+        for rows in (ours, theirs)
+    )
+    assert kinds == official
+    for name in ("metrics.txt", "safe_words.txt"):
+        mine, official = ({*(path / "amber" / name).read_text().split()} for path in (folder, benchmarks))
+        assert set() < mine <= official
+        assert mine == official or name == "safe_words.txt"
+
+
+def test_the_files_are_those_that_were_checked(folder):
+    """By their hash: boxes, areas, references, and vocabularies were checked."""
+    hashed = hashlib.sha256()
+    for path in sorted(path for path in folder.rglob("*") if path.suffix in (".json", ".txt")):
+        hashed.update(f"{path.relative_to(folder)}\n".encode() + path.read_bytes())
+    assert hashed.hexdigest()[:16] == "e3286679609e3060"
+
+
+def test_the_command_says_what_to_type_next(sira, tmp_path):
+    folder = tmp_path / "a b"
+    code, out, err = sira("demo", "--export", folder, "--limit", 2, "--seed", 7)
+    assert (code, err) == (0, f"sira: 2 scenes are in {folder}; evaluate on them with\n")
+    assert out == f"sira eval pope,chair,amber '{folder}' -p demo\n"
+    assert (folder / "coco/ids.txt").read_text() == f"{TEST_SEEDS[7]}\n{TEST_SEEDS[8]}\n"
+    code, out, err = sira("demo", "--export", tmp_path / "new", "--evaluate")
+    assert (code, out, (tmp_path / "new").exists()) == (2, "", False)
+    assert err.startswith("sira: --export only writes files: leave out")
