@@ -57,7 +57,9 @@ def test_the_threshold_is_what_the_rule_says(count):
         assert report.below == pytest.approx([np.mean(kind < report.threshold) for kind in kinds])
         assert report.yes == pytest.approx([np.mean(kind >= 0.5) for kind in kinds])
         assert [*report.objects.values()] == [len(first), len(second)]
-    assert SupportReport.of(SOURCE, "labels", [(True, 0.1)] * 3 + [(True, 0.9)] * 97, 9).threshold == 0.9  # 3 % exactly
+    report = SupportReport.of(SOURCE, "labels", [(True, 0.1)] * 3 + [(True, 0.9)] * 97, 9)
+    assert (report.threshold, report.below[0]) == (0.9, 0.03)  # 3 % exactly
+    assert SupportReport.of(SOURCE, "controls", [(False, 0.1)] * 98 + [(False, 0.9)] * 2, 9).threshold == 0.101
     assert SupportReport.of(SOURCE, "controls", [(False, 1.0)] * 9, 9).threshold == 1
     with pytest.raises(DataError, match="no real objects could be measured"):
         SupportReport.of(SOURCE, "labels", [(False, 0.2)], 1)
