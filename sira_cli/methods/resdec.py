@@ -46,7 +46,7 @@ class ResDec(LogitsOnly):
             before = torch.arange(len(past), device=z.device)[:, None] < start  # [T, B]
             confidence = confidence.masked_fill(before, 0)
         weights = confidence / confidence.sum(0)  # [T, B]
-        mixed = torch.lerp(z, (weights[..., None] * past).sum(0), self.weight)
+        mixed = torch.lerp(z, torch.einsum("tb,tbv->bv", weights, past), self.weight)
         return plausible(mixed, z, self.beta)
 
 
