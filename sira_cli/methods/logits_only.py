@@ -32,10 +32,6 @@ class LogitsOnly(Method):
         """
         raise NotImplementedError
 
-    def contrast_strength(self, config: SiraConfig) -> float:
-        """Return 0: one stream."""
-        return 0.0
-
     @contextmanager
     def attach(self, model: Any, config: SiraConfig, prompts: Tensor, branch: Inputs) -> Iterator[None]:
         """Put a hook after the model, which keeps logits of the running prompts."""
