@@ -314,7 +314,7 @@ def branch_of(method: Method, case: Tiny) -> dict[str, Tensor]:
 def attached(method: Method, case: Tiny, branch: dict | None = None):
     branch = branch_of(method, case) if branch is None else branch
     method = calibrated_for(method, case.model)
-    with method.attach(case.model, SiraConfig(k=3), case.inputs["input_ids"], branch) as run:
+    with method.attach(case.model, SiraConfig(k=3, beta=0.5), case.inputs["input_ids"], branch) as run:
         yield run
 
 
