@@ -78,13 +78,6 @@ def test_many_pictures_and_a_folder_that_is_done_once(run, folder):
         before = records
 
 
-def test_what_differs_between_two_methods(run, folder, sira):
-    lines = [line for line in run("Two methods, and what differs") if not line.startswith(("Started", "Finished"))]
-    _, out, _ = sira("compare", "captions-greedy.jsonl", "captions-sira.jsonl", "--json")
-    assert lines == [f"{pair['file_name']} {pair['marked']}" for pair in json.loads(out)["changed"]]
-    assert lines
-
-
 def test_pope_is_what_the_command_prints(run, sira):
     *events, report = run("POPE")
     assert {line.split("(")[0] for line in events} == {"StageStarted", "Finished"}

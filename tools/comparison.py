@@ -90,13 +90,10 @@ class Comparison(Measured):
         return [f"{figures[name].value:.1f} ({differences[name]:+})" for name in names]
 
     def _settings(self, method: str) -> str:
-        if method not in self.settings:
+        if self.origin.get(method, AUTHORS) == AUTHORS:
             return ""
-        if self.origin[method] == AUTHORS:
-            return "its defaults"
         words = {"k": "K"}
-        shown = (f"{words.get(name, name)} = {value_text(value)}" for name, value in self.settings[method].items())
-        return f"{', '.join(shown)} (validation)"
+        return ", ".join(f"{words.get(name, name)} = {value_text(v)}" for name, v in self.settings[method].items())
 
 
 def value_text(value: Any) -> str:

@@ -23,7 +23,7 @@ from sira_cli.core.families import FAMILIES, TESTED, output_projections
 from sira_cli.demo.measure import markdown, read_figures
 from sira_cli.demo.questions import held_out
 from sira_cli.errors import UnsupportedModelError
-from sira_cli.eval.report import PAPER
+from sira_cli.eval.report import results
 from sira_cli.look.claims import DOUBTED
 from sira_cli.methods import METHODS
 from sira_cli.methods.base import Ability, Method
@@ -80,35 +80,37 @@ def census() -> str:
     """Return how many image-text-to-text types of transformers are supported."""
     whole = len(TESTED) + len(REFUSED) + len(UNSETTLED)
     counts = f"{len(TESTED)} exact, {len(REFUSED)} refused, {len(UNSETTLED)} not settled"
-    return fill(
-        f"transformers 5.24 has {whole} image-text-to-text types: {counts} ([the lists](../sira_cli/core/census.py)). "
-        "Each exact one is compared on a tiny model. A type that another version adds is judged by its structure, and "
-        "runs with a warning.",
-        WIDTH,
-    )
+    return f"transformers 5.24 has {whole} image-text-to-text types: {counts}."
 
 
 def methods_table() -> str:
     """Return the table of methods: idea, needs, what papers claim and what was measured; and which have an ability."""
     known = yaml.safe_load((FOLDER / "claims.yaml").read_text(encoding="utf-8"))
-    paper = yaml.safe_load(PAPER.read_text(encoding="utf-8"))["models"]["llava-1.5-7b"]["chair"]["64 tokens"]
+    paper = results()["models"]["llava-1.5-7b"]["chair"]["64 tokens"]
+    claims = known["claims"] | {name: f"{paper['greedy']['CHAIRi']} to {row['CHAIRi']}" for name, row in paper.items()}
     measured = comparison.Comparison.read()
     rows = [["`--method`", "idea", "needs", "claimed", "CHAIRi here", "time"]]
     for name, method in METHODS.items():
         line = (sys.modules[type(method).__module__].__doc__ or "").strip().splitlines()[0].split(": ", 1)[1]
         if name.startswith("sira+"):
             line = (type(method).__doc__ or "").replace("`" * 2, "`")
-        claim = known["claims"].get(name, "")
-        if name in paper and name != "greedy":
-            claim = f"{paper['greedy']['CHAIRi']} to {paper[name]['CHAIRi']}"
+        line = re.sub(r"\([^()]* \d{4}, (arXiv:[\d.]+)\)", r"(\1)", line.rstrip("."))
         changes = measured.report.differences.get(name)
         cells = ["", ""] if changes is None else [f"{changes['CHAIRi']:+}", f"x{measured.cost[name].median:.2f}"]
-        rows.append([f"`{name}`", line.rstrip("."), known["needs"][name], claim, *cells])
-    beams, traces = (
-        ", ".join(name for name in METHODS if each in METHODS[name].abilities)
-        for each in (Ability.BEAMS, Ability.TRACES)
-    )
+        rows.append([f"`{name}`", line, known["needs"][name], claims.get(name, "") * (name != "greedy"), *cells])
+    kinds = Ability.BEAMS, Ability.TRACES
+    beams, traces = (", ".join(name for name in METHODS if kind in METHODS[name].abilities) for kind in kinds)
     return f"{_table(rows)}\n\nBeams: {beams}. Traces: {traces}."
+
+
+def paper_gain() -> str:
+    """Return POPE's F1 of LLaVA-1.5 on COCO in the paper, and as its authors print it for greedy decoding."""
+    rows = [["", "random", "popular", "adversarial"]]
+    kinds = {"base, sampled": "models greedy", "greedy, LLaVA's authors": "published greedy", "SIRA": "models sira"}
+    for title, (source, method) in zip(kinds, map(str.split, kinds.values()), strict=True):
+        figures = results()[source]["llava-1.5-7b"]["pope"]
+        rows.append([title, *(f"{figures[f'coco {split}'][method]['F1']:.1f}" for split in rows[0][1:])])
+    return _table(rows)
 
 
 def settings_table() -> str:
@@ -119,7 +121,7 @@ def settings_table() -> str:
             value = shorten(f"{default}".replace("None", "none"), 40, placeholder=" ...")
             key = f"`{setting}={value}`", method.all_settings()[setting].meaning
             shared.setdefault(key, []).append(name)
-    rows = [[", ".join(names), *key] for key, names in shared.items()]
+    rows = [[", ".join(name for name in names if "sira+" not in name), *key] for key, names in shared.items()]
     return _table([["`--method`", "setting, default", "meaning"], *rows])
 
 
@@ -139,7 +141,7 @@ def presets_by_memory() -> str:
 
 def support_figures() -> str:
     """Return how well support separates objects."""
-    return _narrow(shipped())
+    return _narrow(shipped(), without="AUROC of position")
 
 
 def doubt_figures() -> str:
@@ -190,8 +192,8 @@ def caption_seconds() -> str:
     """Return the seconds of a caption in batches on a GPU."""
     report = bench_report("gpu-llava-1.5-7b-batch-8")
     length = max(report.lengths)
-    taken = {row.method: row.requests[length].seconds.median / row.batch for row in report.rows}
-    methods = ", ".join(f"{seconds:.2f} s under `{name}`" for name, seconds in taken.items())
+    seconds = [row.requests[length].seconds.median / row.batch for row in report.rows]
+    methods = ", ".join(f"{each:.2f} s under `{row.method}`" for each, row in zip(seconds, report.rows, strict=True))
     where = f"batches of {report.rows[0].batch}, LLaVA-1.5 7B's shape, {report.dtype}, {report.device}"
     return f"A caption of {length} tokens took {methods}\n({where}; [command](bench/README.md))."
 
@@ -259,10 +261,6 @@ def _record(name: str) -> dict[str, Any]:
     return record
 
 
-STEPS = ("cpu-qwen2.5-vl-3b", "cpu-qwen2.5-vl-3b-step", "cpu-qwen2.5-vl-3b-batch-8")
-FIGURES = ("CHAIRi", "coverage")
-
-
 def example() -> str:
     """Return the first picture of `examples/` where greedy decoding names an absent object and SIRA's text is right
     throughout, with both captions; words for absent objects are bold and in brackets."""
@@ -292,7 +290,10 @@ def effect() -> str:
         ("VCD", "vcd", compared.report),
     ):
         figures, changes = report.figures[name], report.differences.get(name)
-        cells = [f"{figures[each].value:.1f} %" + (f" ({changes[each]:+})" if changes else "") for each in FIGURES]
+        cells = [
+            f"{figures[each].value:.1f} %" + (f" ({changes[each]:+})" if changes else "")
+            for each in ("CHAIRi", "coverage")
+        ]
         times = f"{alone[name]:.2f} s (x{alone[name] / alone['greedy']:.2f})", f"{1 / folder[name]:.1f}"
         rows.append([title, *cells, *times])
     note = (
@@ -310,9 +311,9 @@ def cost() -> str:
         medians = [row.step.ratio.median for row in rows if row.step]
         return f"{min(medians):.2f} to {max(medians):.2f}"
 
-    gpus = [name for name in COSTS if name.startswith("gpu")]
+    cpus, gpus = ([name for name in COSTS if name.startswith(kind)] for kind in ("cpu-qwen", "gpu"))
     text = (
-        f"**Little extra time.** A decoding step takes {steps(STEPS)} times greedy's on CPUs and {steps(gpus)} times "
+        f"**Little extra time.** A decoding step takes {steps(cpus)} times greedy's on CPUs and {steps(gpus)} times "
         f"on {bench_report(gpus[0]).device}: random weights in shapes of real models ([cost](docs/results.md#time))."
     )
     return fill(text, 120, initial_indent="- ", subsequent_indent="  ", break_on_hyphens=False, break_long_words=False)

@@ -27,7 +27,9 @@ MOST_ROWS = 1024
 class Opera(Method):
     """Beam search with a penalty on tokens that rely on one earlier token of the text, and a rollback to that token.
 
-    `docs/notes/opera.md` lists where the published code and the paper differ.
+    As `opera_beam_search` in transformers 4.29.2 of the published code (scores among the candidates, columns counted by
+    place in the list of beams), but: phi in float32, -inf for excluded tokens (there -999), the smallest of equally
+    frequent columns, refusals kept per place (there for one, by a wrong index), a vote per picture.
     """
 
     name = "opera"
