@@ -27,9 +27,6 @@ def test_what_is_asked(amber, data):
     captions, questions = amber.parts
     assert (captions.name, captions.task, captions.settings) == ("generative", "caption", {"max_new_tokens": 512})
     assert (questions.name, questions.task, questions.settings) == ("discriminative", "ask", {"max_new_tokens": 16})
-    assert captions.asks[0] == Ask("1", "a.jpg", "Describe this image.")
-    assert questions.asks[0] == Ask("4", "a.jpg", "Is it 4? Please answer this question with one word.")
-    assert [len(part.asks) for part in amber.parts] == [3, 8]
     (only,) = benchmark(data, task="discriminative", suffix="").parts
     assert only.asks[0].prompt == "Is it 4?"
     assert {ask.prompt for ask in benchmark(data, prompt="What?").parts[0].asks} == {"What?"}

@@ -63,7 +63,7 @@ def test_pope_against_single_questions(pope, scenes, lvlm, loaded):
 
 
 def test_controls(pope, loaded):
-    """They come first and once; without sampling the cut-off is not run."""
+    """They come first and once; without sampling and beams the cut-off is not run."""
     assert with_controls(["vcd", "greedy", "sira", "vcd"]) == ["greedy", "greedy+apc", "vcd", "sira"]
     _, report, _ = pope("--method", "vcd", splits=RANDOM)
     assert list(report["settings"]) == ["greedy", "greedy+apc", "vcd"]
@@ -71,10 +71,10 @@ def test_controls(pope, loaded):
     assert rows(report)["scenes random", "greedy+apc"]["counts"] == rows(report)["scenes random", "greedy"]["counts"]
     _, report, _ = pope("--against", "sira", splits=RANDOM)
     assert (list(report["settings"]), report["tests"]) == (["sira"], [])
-    loaded.clear()
-    _, report, _ = pope("--temperature", 1, "--seed", 1, "--limit", 2, splits=RANDOM)
-    assert report["not_run"] == {}
-    assert loaded["greedy+apc"] == loaded["greedy"] == loaded["sira"] == 2
+    for options in (("--temperature", 1, "--seed", 1), ("--set", "num_beams=2")):
+        loaded.clear()
+        assert pope(*options, "--limit", 2, splits=RANDOM)[1]["not_run"] == {}
+        assert loaded["greedy+apc"] == loaded["greedy"] == loaded["sira"] == 2
 
 
 def test_settings_go_to_the_methods_that_have_them(pope):
