@@ -11,7 +11,6 @@ from pathlib import Path
 import pytest
 
 from sira_cli import methods
-from sira_cli.eval import amber as ambers
 from sira_cli.eval import chair as chairs
 from sira_cli.eval.benchmark import ONE_WORD
 from sira_cli.eval.cards import CARDS, find_cards, options_of_each
@@ -33,7 +32,6 @@ def test_options_offer_what_there_is(sira):
     assert options["pope", "rule"].choices == tuple(RULES)
     assert f"--option rule={'|'.join(RULES)}\n" in sira("eval", "pope")[1]
     assert options["chair", "rule"].choices == tuple(chairs.RULES)
-    assert {*options["amber", "task"].choices} == {*ambers.PARTS, "all", "existence", "attribute", "relation"}
     assert options["chair", "language"].choices == options["amber", "language"].choices == CHOICES
     assert options["pope", "suffix"].default == ONE_WORD
     assert chairs.LENGTHS == (64, 512)  # of the paper's Table 2
@@ -224,29 +222,18 @@ def test_captions_of_sira_caption(sira, scenes, tmp_path, monkeypatch, lvlm):
         assert (row["answered"], row["figures"]["words"]["value"]) == (SCENES, pytest.approx(sum(words) / SCENES))
 
 
-# Answers from elsewhere.
-
-
-@pytest.fixture
-def elsewhere(tmp_path) -> Path:
-    """A question file and two methods' answers to it."""
-    labels = enumerate(["yes", "no"] * 4)
-    questions = [{"question_id": n, "image": f"{n // 4}.jpg", "text": f"A {n}?", "label": label} for n, label in labels]
-    lines(tmp_path / "coco_pope_random.json", questions)
-    for name, texts in (("base", ["Yes"] * 8), ("better", ["Yes", "No"] * 3 + ["No", "No"])):
-        lines(tmp_path / f"{name}.jsonl", [{"answer": text} for text in texts])
-    return tmp_path
-
-
-def test_the_papers_row_is_beside(sira, elsewhere):
+def test_the_papers_row_is_beside(sira, tmp_path):
     """With the figures of the model's authors, and a mark where it does not compare."""
-    run = ("eval", "pope", elsewhere / "coco_pope_random.json", "--paper", "--answers")
-    files = [f"{name}={elsewhere / 'base.jsonl'}" for name in ("greedy", "sira", "mine")]
+    labels = ["yes", "no"] * 4
+    questions = [{"image": "0.jpg", "text": f"A {n}?", "label": label} for n, label in enumerate(labels)]
+    yes = lines(tmp_path / "yes.jsonl", [{"answer": "Yes"}] * len(labels))
+    run = ("eval", "pope", lines(tmp_path / "coco_pope_random.json", questions), "--paper", "--answers")
+    files = [f"{name}={yes}" for name in ("greedy", "sira", "mine")]
     _, out, _ = sira(*run, *files, "-p", "llava-1.5-7b")
     for text in ("in the paper, T = 1", "83.29", "89.27", "87.3", "by its authors", "T = 1: sampled", "2310.03744"):
         assert text in out
     assert "in the paper: llava-1.5-7b; no figures for mine" in out
-    _, out, _ = sira(*run, f"vcd={elsewhere / 'base.jsonl'}", "-m", "Qwen/Qwen2.5-VL-7B-Instruct", "--json")
+    _, out, _ = sira(*run, f"vcd={yes}", "-m", "Qwen/Qwen2.5-VL-7B-Instruct", "--json")
     (row,) = json.loads(out)["rows"]
     assert (row["paper"]["accuracy"], row["paper_mark"]) == (88.63, "Qwen-VL")
     for more, message in (
