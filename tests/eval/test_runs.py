@@ -132,7 +132,7 @@ def test_a_run_goes_on_where_it_stopped(pope, whole, scenes, loaded, tmp_path):
     [
         *((("--set", "beta=0.9"), "beta is "), (("--top-p", 0.5), "top_p is ")),
         (("--option", "suffix="), f"{ONE_WORD}' in the file and '"),
-        ((), "quantization is None there and '4bit' now; settings is "),  # a preset of this name that decides otherwise
+        ((), "quantization is None there and '4bit' now; dtype is 'float32' there and 'bfloat16' now; settings is "),
     ],
 )
 def test_a_file_keeps_to_its_settings_and_prompts(pope, lvlm, loaded, tmp_path, monkeypatch, option, said):
@@ -141,10 +141,11 @@ def test_a_file_keeps_to_its_settings_and_prompts(pope, lvlm, loaded, tmp_path, 
     assert pope(*run, 2, splits=RANDOM)[0] == 0
     kept = (tmp_path / "sira-pope.jsonl").read_bytes()
     loaded.clear()
-    if not option:
+    if not option:  # a preset of this name that decides otherwise, on another device
         image = lvlm.preset.image.model_copy(update={"max_pixels": 10_000})
         preset = lvlm.preset.model_copy(update={"image": image})
         monkeypatch.setattr(Lvlm, "quantization", "4bit")
+        monkeypatch.setattr(Lvlm, "dtype", "bfloat16")
         monkeypatch.setattr("sira_cli.models.presets.find", lambda name: preset)
     for limit in (1, 2, 3):  # with fewer, the same and more questions than in the file
         code, _, err = pope(*run, limit, *option, splits=RANDOM)
