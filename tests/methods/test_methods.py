@@ -238,8 +238,10 @@ def test_other_branches_prompts_and_caches_are_refused():
     with attached(TEXT_ONLY, case):
         with pytest.raises(UnsupportedModelError, match="not the"):
             generate(case.model, other)
-        with pytest.raises(AttachError, match="filled outside"):
-            case.model(input_ids=torch.tensor([[5]]), **{CACHE: cache})
+        for _ in range(2):  # also after a text
+            with pytest.raises(AttachError, match="filled outside"):
+                case.model(input_ids=torch.tensor([[5]]), **{CACHE: cache})
+            generate(case.model, case.inputs)
 
 
 # --- dola

@@ -166,6 +166,15 @@ def test_what_was_refused_on_a_branch_that_was_left_is_free_on_another():
     assert search.way_back() == 11
 
 
+@pytest.mark.parametrize(("length", "goes_on"), [("published", True), ("text", False)])
+def test_the_published_search_hopes_for_a_continuation_that_has_just_ended(length: str, goes_on: bool):
+    ending = Ending(lambda ids: ids[:, -1] == 1, torch.tensor([1]), 2, 1.0, False, 9)
+    rule, image = Opera(beams=1, candidates=2, length=length), torch.tensor([False, True, False])
+    search = Search(rule, torch.ones(3, dtype=torch.long), image, 0, ending)
+    search.step(torch.tensor([[-5.0, -1.0, -9.0]]))
+    assert search.beams.open == goes_on
+
+
 # --- batches
 
 
