@@ -11,8 +11,8 @@ from PIL import Image
 from skimage import data
 
 from sira_cli import load
-from sira_cli.core.passes import BIDIRECTIONAL, ImagePrefix, followed
-from sira_cli.core.reference import counterfactual
+from sira_cli.core import reference
+from sira_cli.core.passes import BIDIRECTIONAL, ImagePrefix
 from sira_cli.errors import UnsupportedModelError
 from sira_cli.look import second_look
 from sira_cli.look.claims import ObjectFinder, Verify
@@ -22,7 +22,7 @@ from sira_cli.look.words import Asked
 from sira_cli.models import presets
 from sira_cli.models.progress import Start, Trail
 from tests.support.checkpoints import REPRESENTATIVES
-from tests.support.helpers import learned_vocabulary, under
+from tests.support.helpers import learned_vocabulary, loaded, under
 
 # PaliGemma's processor hands torch tensors to numpy's array().
 pytestmark = pytest.mark.filterwarnings("ignore:__array__ implementation doesn't accept a copy:DeprecationWarning")
@@ -158,19 +158,6 @@ def folder(request, checkpoint_of):
     return checkpoint_of(request.param)
 
 
-def whole(lvlm, picture, prompt, tokens):
-    """The method's logits behind a prompt and tokens `[V]`: one pass over all of it, no cache."""
-    inputs = lvlm.to_device(lvlm.prepare([picture], [prompt]))
-    inputs.pop("labels", None)  # of PaliGemma, for training
-    inputs = followed(lvlm.model, inputs, [tokens])
-    with torch.no_grad():
-        z = lvlm.model(**inputs, use_cache=False).logits[0, -1].float()
-    if lvlm.method == "greedy":
-        return z
-    z_cf = counterfactual(lvlm.model, dict(inputs), lvlm.find_image(inputs["input_ids"]), lvlm.k)
-    return (1 + lvlm.alpha) * z - lvlm.alpha * z_cf
-
-
 def moves_on(lvlm) -> bool:
     """Whether some layers keep no columns of a prompt for long: windows move on, and states have none."""
     kinds = getattr(lvlm.model.config.get_text_config(), "layer_types", None) or ()
@@ -187,9 +174,10 @@ def test_given_tokens_and_what_follows_them(folder, method):
     trail.end(texts)
     for row, given in enumerate(GIVEN):
         assert texts[row][: len(given)] == given
-        for step in (0, len(given), 5):
-            expected = whole(lvlm, PICTURES[row], PROMPTS[row], texts[row][:step])
-            torch.testing.assert_close(first[step][row], expected, atol=1e-4, rtol=1e-4)
+        case = loaded(lvlm, lvlm.to_device(lvlm.prepare([PICTURES[row]], [PROMPTS[row]])))
+        alone = reference.decode(case, max(lvlm.k, 1), 0.0, 6, follow=texts[row])
+        expected = alone.full if method == "greedy" else (1 + lvlm.alpha) * alone.full - lvlm.alpha * alone.cf
+        torch.testing.assert_close(torch.stack(first)[:6, row], expected, atol=1e-4, rtol=1e-4)
     for rows, counts in (([0, 1], [5, 3]), ([1], [6]), ([1, 0], [0, 0])):
         tokens = [texts[row][:count] for row, count in zip(rows, counts, strict=True)]
         back = trail.back(inputs, rows, tokens)

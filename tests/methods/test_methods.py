@@ -310,11 +310,7 @@ TELLING += [("sid", kind) for kind in ("muse_spark", "llava_onevision", "idefics
 
 @functools.cache
 def silenced(kind: str) -> Tiny:
-    """A tiny model that never says an image token, not even as a candidate of OPERA."""
-    case = census.case_of(kind)
-    dead = torch.tensor([*tiny.SUPPRESS, *case.silent])
-    case.model.get_output_embeddings().register_forward_hook(lambda *hook: hook[-1].index_fill(-1, dead, -1e4))
-    return case
+    return helpers.silenced(census.case_of(kind))
 
 
 @pytest.mark.parametrize("kind", [*tiny.FAMILIES, *KINDS])

@@ -31,15 +31,13 @@ TRUSTED = 10  # the column that `trusting` makes every row look at
 
 @functools.cache
 def case_of(name: str, attention: str = "sdpa") -> Tiny:
-    """A tiny model that never says an image token, not even as a candidate: the reference would miss its picture."""
-    case, dead = helpers.case_of.__wrapped__(name), torch.tensor(tiny.SUPPRESS)
+    case = helpers.case_of.__wrapped__(name)
     if name == "Gemma 3":  # as the real one's, its last layer slides: what lies beyond gets no gain and no trust
         case.model.config.text_config.layer_types[-1] = "sliding_attention"
         case = dataclasses.replace(case, model=tiny.build(case.model.config, type(case.model)))
     if attention == "eager":
         case.model.set_attn_implementation(attention)
-    case.model.get_output_embeddings().register_forward_hook(lambda *hook: hook[-1].index_fill(-1, dead, -1e4))
-    return case
+    return helpers.silenced(case)
 
 
 def decoded(method: Opera, case: Tiny, inputs: dict | None = None, **settings) -> tuple[list[list[int]], OperaRun]:

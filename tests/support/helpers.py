@@ -156,18 +156,22 @@ def equal_streams(steps: Iterable[Step], expected: Any, atol: float = 1e-4, row:
     return worst
 
 
-def by_the_letter(
-    lvlm: Any, inputs: Any, count: int, *, model: Any = None, k: int = 0, atol: float = 1e-3, gap: float = 0.01
-) -> None:
-    """The first tokens, and both streams' logits, are those of Algorithm 1 on the loaded model, or on another one."""
-    model, ids, steps = model or lvlm.model, inputs["input_ids"], list[Step]()
+def loaded(lvlm: Any, inputs: Any, model: Any = None) -> Tiny:
+    """A loaded model, or another one, with prepared inputs of it, as the reference takes them."""
+    model, ids = model or lvlm.model, inputs["input_ids"]
     (image_token,) = {*ids[lvlm.find_image(ids)].tolist()}
     grown = dict.fromkeys({"mm_token_type_ids", "token_type_ids"} & {*inputs}, 0)
     if model.config.model_type == "paligemma":
         grown["token_type_ids"] = 1  # the prompt is a prefix, what follows is causal
     shown = {name: value for name, value in inputs.items() if name != "labels"}  # which PaliGemma's processor adds
-    case = Tiny(model, shown, grown, image_token=image_token)
-    expected = reference.decode(case, k or lvlm.k, lvlm.alpha, count)
+    return Tiny(model, shown, grown, image_token=image_token)
+
+
+def by_the_letter(
+    lvlm: Any, inputs: Any, count: int, *, model: Any = None, k: int = 0, atol: float = 1e-3, gap: float = 0.01
+) -> None:
+    """The first tokens, and both streams' logits, are those of Algorithm 1 on the loaded model, or on another one."""
+    steps, expected = list[Step](), reference.decode(loaded(lvlm, inputs, model), k or lvlm.k, lvlm.alpha, count)
     tokens = lvlm.generate(inputs, on_tokens=lambda _, step: steps.append(step))
     assert tokens[0, :count].tolist() == expected.tokens
     equal_streams(steps[:count], expected, atol)
@@ -236,6 +240,13 @@ def slow_contrast(case: Tiny, k: int, alpha: float, log_softmax: bool = False) -
 def case_of(name: str) -> Tiny:
     """A family, or a type of the census; each is built once, and no test may change it."""
     return tiny.FAMILIES[name]() if name in tiny.FAMILIES else census.case_of(name)
+
+
+def silenced(case: Tiny) -> Tiny:
+    """Let a model never say an image token, not even as a candidate of OPERA: the reference would miss its picture."""
+    dead = torch.tensor([*tiny.SUPPRESS, *case.silent])
+    case.model.get_output_embeddings().register_forward_hook(lambda *hook: hook[-1].index_fill(-1, dead, -1e4))
+    return case
 
 
 # --- prompts
