@@ -178,6 +178,7 @@ def test_given_tokens_and_what_follows_them(folder, method):
         alone = reference.decode(case, max(lvlm.k, 1), 0.0, 6, follow=texts[row])
         expected = alone.full if method == "greedy" else (1 + lvlm.alpha) * alone.full - lvlm.alpha * alone.cf
         torch.testing.assert_close(torch.stack(first)[:6, row], expected, atol=1e-4, rtol=1e-4)
+    assert trail.back(inputs, [0], [[texts[0][0] + 1]]) is None  # never decoded
     for rows, counts in (([0, 1], [5, 3]), ([1], [6]), ([1, 0], [0, 0])):
         tokens = [texts[row][:count] for row, count in zip(rows, counts, strict=True)]
         back = trail.back(inputs, rows, tokens)
