@@ -96,26 +96,19 @@ def test_mistakes_are_named_with_their_file(tmp_path, text, message):
     assert "\n" not in str(raised.value)
 
 
-def test_where_presets_and_their_models_are_looked_up(home, tmp_path):
+def test_where_presets_and_their_models_are_looked_up(home, tmp_path, monkeypatch):
+    assert presets.resolve("llava-1.5-7b").model == "llava-hf/llava-1.5-7b-hf"
     write(home / "presets/llava-1.5-7b.yaml", "model: mine/llava")
     write(home / "presets/other.yml", "model: mine/other")
     assert presets.find("llava-1.5-7b").model == "mine/llava"  # a user's before a shipped one
     assert presets.find("other") == Preset(name="other", model="mine/other")
     path = write(tmp_path / "sub/mine.yaml", "model: ../weights")
     assert presets.read(path).model == str(tmp_path / "weights")
-
-
-def test_what_load_accepts(tmp_path, monkeypatch):
-    assert presets.resolve("llava-1.5-7b").model == "llava-hf/llava-1.5-7b-hf"
     (tmp_path / "weights").mkdir()
     monkeypatch.chdir(tmp_path)
     for model in ("owner/name", "weights", str(tmp_path)):
         assert presets.resolve(model).model == model
-    for name, message in (
-        ("wieghts", "no preset named 'wieghts'"),
-        ("llava-1.5-7", r"no preset named 'llava-1\.5-7'; did you mean `llava-1\.5-7b`\?"),
-        ("nowhere/x.yaml", r"preset file nowhere/x\.yaml does not exist"),
-    ):
+    for name, message in (("wieghts", "no preset named 'wieghts'"), ("nowhere/x.yaml", r"preset file nowhere/x\.yaml")):
         with pytest.raises(SettingsError, match=message):
             presets.resolve(name)
 

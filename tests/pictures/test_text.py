@@ -50,7 +50,6 @@ def test_text_files_beside_pictures(photos):
     (photos / "c.caption").write_text("A cat.")
     captions = find_captions([photos], caption_extension="caption")
     assert (texts(captions), captions.without) == ([("c.png", "A cat.")], 2)
-    assert texts(find_captions([photos / "a.png"])) == [("a.png", "A dog.")]
     for text in photos.glob("*.txt"):
         text.unlink()
     (photos / "metadata.jsonl").write_text(lines({"file_name": "c.png", "text": "A cat."}))  # of an `ImageFolder`
@@ -94,12 +93,12 @@ def test_records_of_a_data_set_lead_to_its_pictures(photos):
     data = (photos / "a.png").read_bytes()
     write_tar(photos / "s.tar", [("0.PNG", data), ("1.JPG", b"x")])
     (photos / "t.csv").write_text("path\na.png\nb.png\n")
-    names = ["s.tar/1.JPG", "s.tar/0.PNG", "t.csv/1", "s.tar/none.png", "c.png"]
+    names = ["s.tar/1.JPG", "s.tar/0.PNG", "t.csv/1", "s.tar/none.png"]
     (photos / "x.jsonl").write_text(lines(*({"file_name": name, "text": "A dog."} for name in names)))
-    found = find_captions(photos / "x.jsonl").pictures
-    assert [picture.name_in(photos.resolve()) for picture in found] == names
-    assert [content(each) for each in found[:3]] == [b"x", data, (photos / "b.png").read_bytes()]
-    assert found[3].is_here() is False
+    *found, missing = find_captions(photos / "x.jsonl").pictures
+    assert [picture.name_in(photos.resolve()) for picture in found] == names[:3]
+    assert [content(each) for each in found] == [b"x", data, (photos / "b.png").read_bytes()]
+    assert missing.is_here() is False
 
 
 @pytest.mark.parametrize(
@@ -107,10 +106,8 @@ def test_records_of_a_data_set_lead_to_its_pictures(photos):
     [
         ("x.csv", "image,words\na.png,x\n", {}, r"x\.csv: expected a column text, .*found image, words.*`text_column="),
         ("x.csv", "image,text\na.png,x\n", {"text_column": "no"}, "no column 'no' .*but image, text"),
-        ("x.csv", "image,text\na.png,x,y\n", {}, "row 2 has 3 cells, expected 2"),
         ("x.csv", "image,text,text\na.png,x,y\n", {}, "two columns have the same name"),
         ("x.csv", "image,text\n", {}, "holds no captions"),
-        ("x.jsonl", '{"image": "a.png", "text": "x"}\n{"image', {}, "line 2 is not JSON"),
         ("x.jsonl", '{"image": "a.png", "text": ["x"]}', {}, "line 1: text is not text"),
         ("x.jsonl", '{"image": "", "text": "x"}', {}, "line 1: image is ''"),
         ("x.jsonl", '["x"]', {}, "row 1: expected a JSON object"),
@@ -138,19 +135,17 @@ def test_a_byte_order_mark_decides_the_encoding(photos, encoding):
         assert texts(find_captions(path)) == [("a.png", "Ein Café, schön.")]
 
 
-@pytest.mark.parametrize("data", ["Ein Café.".encode("cp1252"), "犬がいる".encode("shift-jis"), b"\xff\xfeA"])
+@pytest.mark.parametrize("data", ["Ein Café.".encode("cp1252"), b"\xff\xfeA"])
 def test_other_encodings_are_refused_by_name(photos, data):
     (photos / "a.txt").write_bytes(data)
     (photos / "x.csv").write_bytes(data if data.startswith(b"\xff") else b"image,text\na.png," + data)
     refused = r"is not UTF-8 text: save it as UTF-8 \(in a spreadsheet"
     with pytest.raises(DataError, match=rf"x\.csv: {refused}"):
         find_captions(photos / "x.csv")
-    captions = find_captions(photos)  # an error of that picture only
-    assert texts(captions) == [("a.png", ""), ("b.png", "")]
+    first, second = find_captions(photos).pictures  # an error of that picture only
     with pytest.raises(PictureError, match=rf"a\.txt: {refused}"):
-        captions.pictures[0].read()
-    assert captions.pictures[1].open().image.size == (32, 32)
-    assert (photos / "a.txt").read_bytes() == data
+        first.read()
+    assert second.open().image.size == (32, 32)
 
 
 # --- questions about each picture
@@ -181,7 +176,7 @@ def folder(tmp_path, monkeypatch) -> Path:
 
 
 def write(name: str, rows: list[dict]) -> None:
-    Path(name).write_text("\n".join(json.dumps(row) for row in rows) + "\n\n", encoding="utf-8")
+    Path(name).write_text(lines(*rows) + "\n", encoding="utf-8")
 
 
 def read(name: str) -> list[dict]:
@@ -212,20 +207,19 @@ def test_answers_are_those_of_single_questions(sira, folder, monkeypatch):
 
 @pytest.mark.parametrize(("method", "batch_size", "passes"), [("sira", 4, 1), ("vcd", 1, 2)])
 def test_pictures_are_decoded_and_encoded_once(folder, monkeypatch, method, batch_size, passes):
+    """The second pass of vcd looks at a picture with noise."""
     write("q.jsonl", [row | {"text": f"Describe the {row['text'][11:-1]}."} for row in QUESTIONS])
-    samples, decode = [], picture.decode_picture
+    samples, pictures, decode = [], [], picture.decode_picture
     monkeypatch.setattr(picture, "decode_picture", lambda name, data: samples.append(name) or decode(name, data))
     lvlm = load("demo", method=method, max_new_tokens=6)
-    encoder, pictures = lvlm.model.get_encoder(modality="image"), []
-    handle = encoder.register_forward_hook(lambda module, args, output: pictures.append(len(output[0])))
-    events = list(run_pictures(lvlm, "photos", questions="q.jsonl", output="a.jsonl", batch_size=batch_size))
-    handle.remove()
-    assert sorted(samples) == ["photos/0.png", "photos/1.png"]
-    assert pictures == [1] * (2 * passes)  # vcd's second pass looks at a picture with noise
-    done = [event for event in events if isinstance(event, Finished)]
-    texts = [event.record.text for event in done]
-    assert texts == [lvlm.ask(f"photos/{event.picture.relative}", event.record.prompt).text for event in done]
-    assert len(set(texts)) > 1
+    hook = lvlm.model.get_encoder(modality="image").register_forward_hook
+    with hook(lambda module, args, output: pictures.append(len(output[0]))):
+        events = list(run_pictures(lvlm, "photos", questions="q.jsonl", output="a.jsonl", batch_size=batch_size))
+    assert (sorted(samples), pictures) == (["photos/0.png", "photos/1.png"], [1] * (2 * passes))
+    records = [event.record for event in events if isinstance(event, Finished)]
+    done = {(record.file_name, record.prompt): record.text for record in records}
+    assert done == {asked: lvlm.ask(*asked).text for asked in done}
+    assert len(set(done.values())) > 1
 
 
 def test_a_changed_question_alone_is_asked_again(folder, lvlm):
