@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import random
 import signal
 import time
 from collections.abc import Callable
 from pathlib import Path
 
+import psutil
 import pytest
 
 from sira_cli import interrupts
@@ -82,8 +84,18 @@ def alone(monkeypatch):
     monkeypatch.setenv("RAY_worker_niceness", "0")
 
 
+def worker_of(run) -> psutil.Process:
+    """Wait for a process of Ray that decodes for a command."""
+    while run.poll() is None:
+        for process in psutil.Process(run.pid).children(recursive=True):
+            with contextlib.suppress(psutil.Error):  # it has ended
+                if "(Captioner)).submit" in " ".join(process.cmdline()):
+                    return process
+    raise AssertionError("no worker has decoded")
+
+
 @pytest.mark.slow
-def test_stopped_and_gone_on_with_the_records_are_those_of_one_process(tmp_path, home):
+def test_stopped_and_with_a_worker_killed_the_records_are_those_of_one_process(tmp_path, home):
     make_folder(tmp_path / "pictures", 24)
     records, two = tmp_path / "captions.jsonl", ("pictures", "-o", "captions.jsonl", "--engine", "ray:2", "-b", 2)
     with start(tmp_path, home, *two) as run:
@@ -95,6 +107,8 @@ def test_stopped_and_gone_on_with_the_records_are_those_of_one_process(tmp_path,
     assert 0 < before.count(b"\n") < 25
     for command in (two, ("pictures", "-o", "one.jsonl")):
         with start(tmp_path, home, *command) as run:
+            if command is two:
+                worker_of(run).kill()
             _, err = run.communicate(timeout=240)
         assert run.returncode == 3, err
         done = before.count(b'"status": "ok"') if command is two else 0
