@@ -142,6 +142,8 @@ def test_what_needs_both_streams_refuses_other_methods_in_the_library(demo):
 
 # --- records and keys
 
+WITH_SIRA = ("sira", "sira+flb", "sira+resdec")  # their K and alpha are the preset's
+
 
 @pytest.mark.parametrize("method", mostly_slow(METHODS, "sira", "vcd", "sid", "maskcd"))
 def test_caption_with_each_method(method, sira, tmp_path):
@@ -149,27 +151,28 @@ def test_caption_with_each_method(method, sira, tmp_path):
     command = ("caption", *EXAMPLES[:2], "-p", "demo", "--method", method, "--max-new-tokens", 12, "-o", output)
     code, _, err = sira(*command, "-b", 2)
     assert code == 0, err
-    published = {"sira": 0.5, "text-only": 0.5, "vcd": 1.0, "icd": 1.0, "sid": 0.5, "maskcd": 1.0}
+    published = {"text-only": 0.5, "vcd": 1.0, "icd": 1.0, "sid": 0.5, "maskcd": 1.0} | dict.fromkeys(WITH_SIRA, 0.5)
     alpha = published.get(method, METHODS[method].settings().get("alpha", 0.0))
     for line in output.read_text().splitlines():
         record = json.loads(line)
         assert (record["status"], record["method"], record["alpha"]) == ("ok", method, alpha)
-        assert record["k"] == (7 if method in ("sira", "greedy") else 0)
+        assert record["k"] == (7 if method in (*WITH_SIRA, "greedy") else 0)
         assert record["text"]
     assert "2 of 2 pictures were done before" in sira(*command)[2]
 
 
 @pytest.mark.parametrize("method", mostly_slow([*METHODS][2:], "vcd", "sid", "dola"))
-def test_settings_of_sira_do_not_leak_and_a_method_s_own_decide_the_key(method):
-    def key(**settings):
+def test_settings_of_sira_decide_the_key_of_rules_after_it_only_and_a_method_s_own_that_of_the_method(method):
+    def key(preset, **settings):
         return key_of(load(preset, method=method, **settings), "caption", "a.png", "0", "p")
 
-    preset = presets.find("demo")
-    known, own = key(), METHODS[method].settings()
-    assert all(key(**{name: 0.7}) != known for name in ("alpha", "beta") if name in own)
-    preset = preset.with_settings(alpha=3.0, beta=0.7, k=2)
-    assert key() == known
-    assert load(preset, method=method).alpha == own.get("alpha", 0.0)
+    preset, own = presets.find("demo"), METHODS[method].settings()
+    known, after = key(preset), method in WITH_SIRA
+    assert all(key(preset, **{name: 0.7}) != known for name in ("alpha", "beta") if name in own)
+    for name, value in (("beta", 0.7), ("k", 2), ("alpha", 3.0)):
+        changed = preset.with_settings(**{name: value})
+        assert (key(changed) != known) == after, name
+    assert load(changed, method=method).alpha == (3.0 if after else own.get("alpha", 0.0))
 
 
 @pytest.mark.parametrize(
