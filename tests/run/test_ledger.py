@@ -84,17 +84,17 @@ def test_a_torn_last_line_is_cut_off_wherever_it_is_torn(path):
             assert path.read_bytes() == kept
 
 
-@pytest.mark.parametrize(
-    "content", ["my notes, no newline", '{"a": 1}\n', '{"schema": "other/1"}\n', json.dumps(COMMON) + "\n"]
-)
+@pytest.mark.parametrize("content", ["my notes, no newline", '{"a": 1}\n', {"schema": "other/1"}, {"key": ""}], ids=str)
 def test_other_peoples_files_are_refused_and_left_alone(path, content):
-    path.write_text(content)
+    path.write_text(content := content if isinstance(content, str) else json.dumps(record("a.jpg") | content) + "\n")
     with pytest.raises(DataError, match="line 1 is not a record of sira"):
         Ledger(path)
     with closing(Ledger(path, overwrite=True)) as ledger:
         assert path.read_text() == content  # until the run begins
         ledger.begin()
-        assert path.read_text() == ""
+        assert (path.read_text(), path.with_stem("captions-kept-1").read_text()) == ("", content)
+        ledger.finish("")
+    assert [*path.parent.iterdir()] == [path]
 
 
 def test_another_configuration_is_refused_with_what_differs(path):
