@@ -164,7 +164,8 @@ def test_sidecars(sira, folder):
     command, lvlm = ("caption", folder, *FAST, "--sidecar"), load("demo", max_new_tokens=6)
     expected = {f"00{number}": lvlm.caption(folder / f"00{number}.png").text + "\n" for number in range(6)}
     said = "6 of 7 pictures have a text file already (--overwrite replaces it), 1 failed"
-    for more, message in (([], ""), (["--json"], said), (["--overwrite"], "")):
+    both = (["-o", folder / "of.jsonl"], "")
+    for more, message in (both, both, (["--json"], said), (["--overwrite"], "")):
         code, out, err = sira(*command, *more)
         texts = {path.stem: path.read_text() for path in folder.glob("*.txt")}
         assert (code, message in err) == (3, True)
