@@ -35,11 +35,8 @@ def test_the_shipped_sizes_are_those_of_the_models(name):
 @pytest.fixture
 def memory(monkeypatch):
     """So many bytes in this machine; what psutil says is a stand-in."""
-
-    def are(total: int) -> None:
-        monkeypatch.setattr(psutil, "virtual_memory", lambda: SimpleNamespace(total=total, available=total))
-
-    return are
+    said = lambda total: SimpleNamespace(total=total, available=total)  # noqa: E731
+    return lambda total: monkeypatch.setattr(psutil, "virtual_memory", lambda: said(total))
 
 
 @pytest.mark.parametrize(

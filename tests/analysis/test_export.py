@@ -272,7 +272,7 @@ def test_keywords_of_people_are_neither_hidden_nor_doubled(tmp_path):
 
 
 NAMES = ["-q.jpg", "# a.jpg", " b'\"  c$1 @d.jpg", "%d 100%.jpg", "ä 夕.png", "c\\nd.jpg", ".e.jpg", "f.g.JPG"]
-TEXTS = ["<b>", "=a", "<=/etc/passwd", "@x", "-x", "# x", "a < b", "&lt;", "&#65;", "a\\", "x\ny"]
+TEXTS = ["<b>", "=a", "<=/etc/passwd", "@x", "-x", "# x", "a < b", "&lt;", "&#65;", "a\\", "x\n$FileName"]
 TEXTS += ["${x} $5", "10 %d", "'"]
 
 

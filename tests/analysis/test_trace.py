@@ -180,7 +180,8 @@ def test_words_of_records_are_those_of_the_trace(demo, sira, tmp_path):
         end = traced(demo, example)[-1]
         assert record["text"] == end["text"]
         for mine, theirs in zip(record["words"], end["words"], strict=True):
-            assert mine == theirs | {name: pytest.approx(theirs[name], abs=1e-3) for name in ("delta", "grounding")}
+            near = {"delta": 1e-3, "grounding": 1e-4}
+            assert mine == theirs | {name: pytest.approx(theirs[name], abs=most) for name, most in near.items()}
     assert "words" not in demo.caption(EXAMPLES[0]).to_record()
 
 

@@ -6,6 +6,7 @@ import json
 import re
 from collections import Counter
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -15,7 +16,7 @@ from PIL import Image
 from safetensors import safe_open
 
 from sira_cli.analysis.sweep import GREEDY, Cell, SweepReport, by_captions, paper
-from sira_cli.demo.measure import SceneReport, load_methods, measure, read_figures, texts_of
+from sira_cli.demo.measure import SceneReport, load_methods, measure, read_figures, texts_of, unit
 from sira_cli.demo.questions import SPLITS, Questions, hallucinated, held_out, mentions, yes_no_question
 from sira_cli.demo.scenes import OBJECTS, TEST_SEEDS, render
 from sira_cli.models.presets import BUNDLED_FOLDER
@@ -64,6 +65,16 @@ def test_batches_give_the_texts_of_single_pictures(methods, scenes):
         assert captions == [lvlm.caption(picture).text for picture in pictures]
         answers = texts_of(lvlm, [pictures[0]] * len(asked), asked, "ask")
         assert answers == [lvlm.ask(pictures[0], question).text for question in asked]
+
+
+def test_texts_are_kept_by_all_that_decides_them(methods):
+    sira, scene = methods["sira"], held_out(0)
+    asked, preset = Questions(sample=4).about(scene), sira.preset
+    known = {name: getattr(sira, name) for name in ("decoder", "preset", "method", "revision", "dtype", "quantization")}
+    others = [{"preset": preset.with_values(**each)} for each in ({"k": 3}, {"prompts.ask": "{question} Yes or no?"})]
+    others += [{"decoder": methods["greedy"].decoder}, {"revision": "r"}, {"dtype": "t"}, {"quantization": "8bit"}]
+    names = {unit(SimpleNamespace(**known | each), scene, asked) for each in ({}, *others)}
+    assert len(names | {unit(sira, scene, asked[1:])}) == 8
 
 
 def test_the_card_and_the_preset_are_what_the_figures_give(methods):

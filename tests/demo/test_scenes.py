@@ -15,14 +15,12 @@ from PIL import Image
 
 from sira_cli.demo import scenes as world
 from sira_cli.demo.export import export, file_name
-from sira_cli.demo.measure import FIGURES, SceneReport, count, read_figures
+from sira_cli.demo.measure import SceneReport, count
 from sira_cli.demo.questions import SPLITS, Questions, caption, held_out, mentions, yes_no_question
 from sira_cli.demo.scenes import OBJECTS, PLACES, TEST_SEEDS, Scene, SceneObject, make_scene, render
 from sira_cli.eval.statistics import Tally
 from tests.support.eval.writing import read
-from tools import card
 from tools.language import questions
-from tools.support import from_json
 
 SCENES = [make_scene(seed, broken=seed % 2 == 1) for seed in range(120)]
 
@@ -120,12 +118,6 @@ def test_questions_are_balanced_and_of_their_split():
                 assert all(questions._frequency[name] <= rarest for name in left_out)
             typical[split] += [name in PLACES[scene.place].objects for name in absent if not scene.broken]
     assert np.mean(typical["adversarial"]) > 0.8 > 0.4 > np.mean(typical["random"])
-
-
-def test_figures_are_written_as_they_are_read(tmp_path):
-    shipped, file = read_figures(), tmp_path / "figures.json"
-    card.write_figures(SceneReport.from_json(shipped), from_json(shipped["words"]), shipped["tags"], file)
-    assert file.read_bytes() == FIGURES.read_bytes()
 
 
 # --- `sira demo --export`: the benchmarks' own formats, and nothing in them but what the scenes hold
