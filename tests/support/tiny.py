@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 import transformers as hf
@@ -48,14 +48,11 @@ class Tiny:
     grown: dict[str, int] = field(default_factory=dict)
     boundaries: tuple[int, ...] = (1, LAYERS // 2, LAYERS - 1)  # K to test
     image_token: int = IMAGE
+    silent: ClassVar[list[int]] = SUPPRESS
 
     @property
     def image(self) -> Tensor:
         return self.inputs["input_ids"] == self.image_token
-
-    @property
-    def silent(self) -> list[int]:
-        return SUPPRESS
 
 
 def prompt(images: int = 16, before: int = 5, after: int = 9, seed: int = 0) -> Tensor:
