@@ -90,7 +90,6 @@ OTHERS = [method for name, method in METHODS.items() if name not in ("sira", "gr
 EACH = [*OTHERS, HIGH]
 each_method = pytest.mark.parametrize("method", EACH, ids=lambda m: "high" if m is HIGH else m.name)
 each_branch = pytest.mark.parametrize("method", [m for m in OTHERS if isinstance(m, TwoPasses)], ids=lambda m: m.name)
-TEXT_ONLY = METHODS["text-only"]
 
 FOLLOWED = [(m, name) for m in EACH for name in tiny.REPRESENTATIVES if not refuses(m, name)]
 FOLLOWED += [(SID, "InternVL"), (SID, "Gemma 4"), (SID, "PaliGemma 2")]
@@ -107,15 +106,9 @@ def test_equals_its_reference(method: Method, name: str):
 
 
 POWERLESS = {name: {"alpha": 0.0} for name in ("text-only", "vcd", "icd", "maskcd")}
-POWERLESS |= {
-    "greedy+apc": {},
-    "ict": {"strength": 0.0},
-    "m3id": {"decay": 0.0},
-    "flb": {"gamma": 0.0},
-    "resdec": {"weight": 0.0},
-}
+POWERLESS |= {"greedy+apc": {}, "ict": {"strength": 0.0}, "m3id": {"decay": 0.0}, "flb": {"gamma": 0.0}}
 POWERLESS |= {"pai": {"raised": 0.0, "gamma": 1.0}, "vista": {"strength": 0.0, "mix": 0.0}}
-POWERLESS |= {"sid": {"alpha": 0.0, "visible": 3}}
+POWERLESS |= {"sid": {"alpha": 0.0, "visible": 3}, "resdec": {"weight": 0.0}}
 
 
 @pytest.mark.parametrize("name", FAMILIES)
@@ -235,7 +228,7 @@ def test_other_branches_prompts_and_caches_are_refused():
     other = {**case.inputs, "input_ids": case.inputs["input_ids"].clone()}
     other["input_ids"][0, -1] = 7
     cache = case.model(**case.inputs)[CACHE]
-    with attached(TEXT_ONLY, case):
+    with attached(METHODS["text-only"], case):
         with pytest.raises(UnsupportedModelError, match="not the"):
             generate(case.model, other)
         for _ in range(2):  # also after a text
