@@ -119,8 +119,8 @@ def test_a_left_padded_batch_equals_its_single_runs(name: str, k: int):
 
 @pytest.mark.parametrize("settings", [{"attention": "eager"}, {"use_cache": False}], ids=str)
 def test_a_left_padded_batch_in_other_ways(settings: dict):
-    model = tiny.llava(settings.pop("attention", "sdpa")).model
-    batch_equals_singles(model, helpers.llava_prompts(), 3, 1e-5, **settings)
+    case = tiny.llava(settings.pop("attention", "sdpa"))
+    batch_equals_singles(case.model, family_prompts("LLaVA-1.5", case), 3, 1e-5, **settings)
 
 
 @pytest.mark.parametrize("k", [1, 5])

@@ -21,7 +21,7 @@ from sira_cli.methods.opera_search import Ending, OperaRun, Search
 from sira_cli.models.preset import Generation
 from sira_cli.models.sampling import processors_of
 from tests.support import helpers, tiny
-from tests.support.helpers import Listener, family_prompts, generate, hooks, left_pad, llava_prompts, mostly_slow
+from tests.support.helpers import Listener, family_prompts, generate, hooks, left_pad, mostly_slow
 from tests.support.reference_methods import SlowOpera
 from tests.support.tiny import Tiny
 
@@ -203,7 +203,8 @@ def test_each_row_of_a_left_padded_batch_is_its_single_run(name: str, ends):
 )
 def test_settings_against_repetition_work_in_batches(penalty: float, ngram: int, ends):
     """The processors know each row's padding, so they get every row, also of texts that have ended."""
-    case, singles = case_of("LLaVA-1.5"), llava_prompts()
+    case = case_of("LLaVA-1.5")
+    singles = family_prompts("LLaVA-1.5", case)
     generation = Generation(repetition_penalty=penalty, no_repeat_ngram_size=ngram)
 
     def texts(inputs: dict, **more) -> list[list[int]]:

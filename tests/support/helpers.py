@@ -252,18 +252,13 @@ def silenced(case: Tiny) -> Tiny:
 # --- prompts
 
 
-def llava_prompts() -> list[dict[str, Tensor]]:
-    """Different lengths and places; the last one holds two images with text between them."""
-    two = torch.cat([tiny.prompt(before=3, after=4, seed=3), tiny.prompt(before=2, after=1, seed=4)], dim=1)
-    prompts = [tiny.prompt(before=5, after=9, seed=1), tiny.prompt(before=0, after=2, seed=2), two]
-    pixels = [tiny.pixels(1 + (index == 2), 3, 32, 32, seed=index + 1) for index in range(3)]
-    return [tiny.with_mask(ids, pixel_values=shown) for ids, shown in zip(prompts, pixels, strict=True)]
-
-
 def family_prompts(name: str, case: Tiny) -> list[dict[str, Tensor]]:
     """Three prompts of a family: other text, other lengths, other pictures, and for Qwen pictures of three sizes."""
-    if name == "LLaVA-1.5":
-        return llava_prompts()
+    if name == "LLaVA-1.5":  # the last one holds two images with text between them
+        two = torch.cat([tiny.prompt(before=3, after=4, seed=3), tiny.prompt(before=2, after=1, seed=4)], dim=1)
+        texts = [tiny.prompt(before=5, after=9, seed=1), tiny.prompt(before=0, after=2, seed=2), two]
+        pixels = [tiny.pixels(1 + (index == 2), 3, 32, 32, seed=index + 1) for index in range(3)]
+        return [tiny.with_mask(ids, pixel_values=shown) for ids, shown in zip(texts, pixels, strict=True)]
     if name.startswith("Qwen"):
         shapes = [((1, 8, 8), 16, 5, 9), ((1, 6, 16), 24, 2, 4), ((1, 4, 4), 4, 7, 2)]
         return [
