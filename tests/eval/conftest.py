@@ -14,14 +14,9 @@ from sira_cli.demo.questions import Questions, held_out
 from sira_cli.demo.scenes import TEST_SEEDS
 from sira_cli.eval.amber import Amber
 from sira_cli.eval.chair import Chair
-from sira_cli.run.lvlm import Lvlm, load
+from sira_cli.run.lvlm import Lvlm
 from tests.support.eval.benchmarks import IMAGES, benchmark, write_amber, write_coco
 from tests.support.eval.writing import SCENES, SPLITS
-
-
-@pytest.fixture(scope="session")
-def lvlm() -> Lvlm:
-    return load("demo")
 
 
 @pytest.fixture(scope="session")
@@ -35,7 +30,7 @@ def scenes(tmp_path_factory) -> Path:
 
 
 @pytest.fixture
-def loaded(lvlm, monkeypatch) -> Counter:
+def loaded(demo, monkeypatch) -> Counter:
     """Commands get the model that is loaded already; what it is asked is counted, by method."""
     asked: Counter = Counter()
     answer = Lvlm.answer
@@ -46,7 +41,7 @@ def loaded(lvlm, monkeypatch) -> Counter:
 
     monkeypatch.setattr(Lvlm, "answer", counted)
     monkeypatch.setattr(
-        "sira_cli.cli.eval.load_model", lambda preset, model, method, **more: lvlm.under(method, preset)
+        "sira_cli.cli.eval.load_model", lambda preset, model, method, **more: demo.under(method, preset)
     )
     return asked
 

@@ -136,7 +136,7 @@ def test_a_folder_of_benchmarks(sira, scenes, loaded, tmp_path):
     assert (code, "holds records of another configuration" in err) == (2, True)
 
 
-def test_chair(sira, scenes, loaded, lvlm, tmp_path):
+def test_chair(sira, scenes, loaded, demo, tmp_path):
     run = ("eval", "chair", scenes / "coco", "-o", tmp_path, "--json", *FALLBACK)
     asking = ("--images", scenes / "images", "-p", "demo", "-b", 4, "--option", "lengths=12,64")
     report = json.loads(sira(*run, *asking)[1])
@@ -145,7 +145,7 @@ def test_chair(sira, scenes, loaded, lvlm, tmp_path):
     assert list(rows(report)) == [(f"{length} tokens", method) for length in (12, 64) for method in methods_]
     texts = read(tmp_path / "sira-12.jsonl")
     assert [row["output_tokens"] for row in texts] == SCENES * [12]
-    single = lvlm.under(methods.find("sira"), lvlm.preset.with_settings(max_new_tokens=12))
+    single = demo.under(methods.find("sira"), demo.preset.with_settings(max_new_tokens=12))
     image = scenes / "images" / Path(texts[0]["file_name"]).name
     assert single.caption(image, chairs.PROMPT).text == texts[0]["text"]
     loaded.clear()
@@ -195,14 +195,14 @@ def test_amber(sira, scenes, loaded, tmp_path):
     assert json.loads(sira("eval", "amber", scenes / "amber", *questions)[1])["official"]  # they need no vectors
 
 
-def test_amber_with_a_second_look(sira, scenes, loaded, lvlm, tmp_path):
+def test_amber_with_a_second_look(sira, scenes, loaded, demo, tmp_path):
     """The captions are those of `Lvlm.caption`; questions are asked once, under the method itself."""
     run = ("eval", "amber", scenes / "amber", *EXACT, "--json", "--limit", 2, "--against", "greedy")
     asking = ("--images", scenes / "images", "-p", "demo", "-o", tmp_path, "--method", "greedy", "--verify", "guide")
     found = values(json.loads(sira(*run, *asking)[1]))
     assert {method for group, method, _ in found if group == "generative"} == {"greedy", "greedy+guide"}
     assert {method for group, method, _ in found if group == "discriminative"} == {"greedy"}
-    greedy = lvlm.under(methods.find("greedy"), lvlm.preset)
+    greedy = demo.under(methods.find("greedy"), demo.preset)
     for record in read(tmp_path / "greedy+guide-generative.jsonl"):
         image = scenes / "images" / Path(record["file_name"]).name
         alone = greedy.caption(image, record["prompt"], verify="guide")
@@ -210,9 +210,9 @@ def test_amber_with_a_second_look(sira, scenes, loaded, lvlm, tmp_path):
     assert values(json.loads(sira(*run, "--answers", tmp_path)[1])) == found
 
 
-def test_captions_of_sira_caption(sira, scenes, tmp_path, monkeypatch, lvlm):
+def test_captions_of_sira_caption(sira, scenes, tmp_path, monkeypatch, demo):
     """CHAIR and AMBER know them by their pictures."""
-    monkeypatch.setattr("sira_cli.cli.loading.load_model", lambda preset, *others: lvlm)
+    monkeypatch.setattr("sira_cli.cli.loading.load_model", lambda preset, *others: demo)
     captions = tmp_path / "c.jsonl"
     assert sira("caption", scenes / "images", "-p", "demo", "-b", 4, "-o", captions, "-q")[0] == 0
     words = [len(record["text"].split()) for record in read(captions)]

@@ -15,9 +15,8 @@ from scipy import stats
 from sira_cli.eval.answers import Answers
 from sira_cli.eval.figures import POPE_DENOMINATORS, pope_figures
 from sira_cli.eval.pope import Pope
-from sira_cli.eval.report import AUTHORS, EvalReport, MethodRow, label, paper_models, printed, results, side_by_side
+from sira_cli.eval.report import AUTHORS, EvalReport, MethodRow, label, printed, results, side_by_side
 from sira_cli.eval.statistics import Figure, MethodFigures, Tally, mcnemar, wilson
-from sira_cli.models import presets
 from tests.support.eval.benchmarks import Made, said, share
 from tests.support.eval.writing import save
 
@@ -251,14 +250,3 @@ def test_rows_that_do_not_compare_are_marked():
     found = [printed("llava-1.5-7b", "pope", f"coco {split}", "greedy")["published"] for split in splits]
     assert found == [{"F1": 87.3}, {"F1": 86.1}, {"F1": 84.2}]
     assert "2310.03744" in results()["notes"][AUTHORS]
-
-
-def test_rows_are_found_by_preset_and_by_model():
-    found = ("pope", "coco random", "sira")
-    assert list(paper_models().values()) == list(TABLES)
-    for model, name in paper_models().items():
-        assert presets.find(name).model == model
-        assert printed(model, *found)["paper"] == TABLES[name]["pope"]["coco random"]["sira"] != {}
-        assert printed(model, *found) == printed(name, *found)
-    for model, group, method in (("demo", *found[1:]), ("llava-1.5-7b", "scenes random", "sira")):
-        assert printed(model, "pope", group, method) == {"paper": None, "paper_mark": "", "published": None}

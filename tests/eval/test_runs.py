@@ -42,14 +42,14 @@ def whole(pope, loaded, runs) -> dict:
 # What is asked, and under which methods.
 
 
-def test_pope_against_single_questions(pope, scenes, lvlm, loaded):
+def test_pope_against_single_questions(pope, scenes, demo, loaded):
     """Every answer again, one at a time through `Lvlm.ask`; what splits share is asked once."""
     found = rows(pope()[1])
     assert list(dict.fromkeys(method for _, method in found)) == ["greedy", "greedy+apc", "sira"]
     assert list(dict.fromkeys(group for group, _ in found)) == [*(f"scenes {split}" for split in SPLITS), "mean"]
     distinct: set[tuple[str, str]] = set()
     for method in ("greedy", "sira"):
-        model = lvlm.under(methods.find(method))
+        model = demo.under(methods.find(method))
         say = functools.cache(lambda image, text, ask=model.ask: ask(scenes / "images" / image, text + ONE_WORD).text)
         for split in SPLITS:
             asked = read(scenes / "pope" / f"scenes_pope_{split}.json")
@@ -135,15 +135,15 @@ def test_a_run_goes_on_where_it_stopped(pope, whole, scenes, loaded, tmp_path):
         ((), "quantization is None there and '4bit' now; dtype is 'float32' there and 'bfloat16' now; settings is "),
     ],
 )
-def test_a_file_keeps_to_its_settings_and_prompts(pope, lvlm, loaded, tmp_path, monkeypatch, option, said):
+def test_a_file_keeps_to_its_settings_and_prompts(pope, demo, loaded, tmp_path, monkeypatch, option, said):
     """Nothing is decoded or written before it is known, whatever is left to be asked."""
     run = ("-o", tmp_path, "--against", "sira", "--temperature", 1, "--max-new-tokens", 4, "--limit")
     assert pope(*run, 2, splits=RANDOM)[0] == 0
     kept = (tmp_path / "sira-pope.jsonl").read_bytes()
     loaded.clear()
     if not option:  # a preset of this name that decides otherwise, on another device
-        image = lvlm.preset.image.model_copy(update={"max_pixels": 10_000})
-        preset = lvlm.preset.model_copy(update={"image": image})
+        image = demo.preset.image.model_copy(update={"max_pixels": 10_000})
+        preset = demo.preset.model_copy(update={"image": image})
         monkeypatch.setattr(Lvlm, "quantization", "4bit")
         monkeypatch.setattr(Lvlm, "dtype", "bfloat16")
         monkeypatch.setattr("sira_cli.models.presets.find", lambda name: preset)
@@ -202,26 +202,29 @@ def test_pictures_that_fail_are_counted_and_left_out(pope, scenes, tmp_path):
     assert sum(row["counts"][cell] for cell in ("TP", "FP", "TN", "FN")) == here
     code, scored, _ = pope("--answers", tmp_path / "out")
     assert (code, rows(scored)["scenes random", "sira"]) == (3, row)
+    for more, tried in (((), 0), (("--retry-errors",), 2)):
+        err = pope("-o", tmp_path / "out", *more, images=images)[2]
+        assert err.count(f"{three.name}: no such file") == tried
     for more, code in ((("--limit", 1), 0), ((), 3)):
         shard = pope("-o", tmp_path / "shard", "--shard", "1/1", *more, images=images, splits=RANDOM)
         assert shard[:2] == (code, {})
     for path in (two, three):
         (images / path.name).write_bytes(path.read_bytes())
-    code, report, _ = pope("-o", tmp_path / "out", "--retry-errors", images=images)
+    code, report, _ = pope("-o", tmp_path / "out", images=images)
     assert (code, report["failures"], rows(report)["scenes random", "sira"]["failed"]) == (0, [], 0)
 
 
 # From Python: nothing is printed, and a model is loaded only where an answer is missing.
 
 
-def test_who_stops_listening_goes_on_later(lvlm, scenes, tmp_path, monkeypatch, capsys):
+def test_who_stops_listening_goes_on_later(demo, scenes, tmp_path, monkeypatch, capsys):
     def load() -> Lvlm:
         loaded.append(len(list(tmp_path.iterdir())))
-        return lvlm
+        return demo
 
     def evaluation() -> Evaluation:
         questions = Pope([scenes / "pope" / "scenes_pope_random.json"])
-        chosen = methods_of(lvlm.preset, ["sira"])
+        chosen = methods_of(demo.preset, ["sira"])
         return Evaluation(questions, scenes / "images", chosen, output=tmp_path, batch_size=16)
 
     loaded: list[int] = []
