@@ -22,7 +22,7 @@ TYPED = (  # of caption: the option, and what is said about it
     *("--dtype half: expected auto, float32, bfloat16 or float16", "--verify yes: expected flag or guide"),
     *("--limit 0: expected a whole number from 1", "--batch-size x: expected a whole number from 1, or auto"),
     *("--alpha: expected a value", "--shard 9/2: expected I/N with I from 1 to N, such as 1/8"),
-    "--set foo=1: neither a key of presets nor a setting of methods; `sira presets show demo --all` lists them",
+    "--set xyz=1: neither a key of presets nor a setting of methods; `sira presets show demo --all` lists them",
 )
 ROWS = [
     *((f"{SCENE} {each.partition(':')[0]}", 2, f"sira: {each}\n") for each in TYPED),
@@ -51,6 +51,7 @@ ROWS = [
     (f"{SCENE} -o captions.txt", 2, "--output captions.txt: expected a name that ends in .jsonl, or a folder"),
     (f"{SCENE} -o no/where.jsonl", 2, "--output no/where.jsonl: the folder no does not exist: make it first"),
     (f"caption {DEMO} --files-from no.txt", 2, "--files-from no.txt: cannot be read: No such file"),
+    (f"caption photos/0.txt --sidecar {DEMO}", 2, "0.txt: its text would replace it: choose another extension"),
     (f"{SCENE} --sidecar --caption-extension .png", 2, "caption extension '.png': expected one for text files"),
     # a second look
     (f"{SCENE} --min-support 0.3", 2, "also give --verify"),
