@@ -231,34 +231,6 @@ def test_a_file_holds_texts_of_one_quantization(sira, tmp_path):
 
 # --- what a batch takes in memory
 
-STEPS = 70  # more than a cache's room
-IMAGE = Image.fromarray(np.arange(64 * 64 * 3, dtype=np.uint8).reshape(64, 64, 3))
-
-
-def real(lvlm: Lvlm, count: int, tokens: int) -> tuple[int, int]:
-    """Bytes behind all caches of so many pictures when their texts have so many tokens, each storage once, with room
-    that is not in use yet; and columns of the shortest cache."""
-    cache = DynamicCache(config=lvlm.model.config.get_text_config(decoder=True))
-    decodings: list[Any] = []
-    limits = {"do_sample": False, "num_beams": lvlm.preset.generation.num_beams, "min_new_tokens": tokens}
-    inputs = lvlm.to_device(inputs_of(lvlm, count))
-    lvlm.decode(inputs, tokens, on_attach=decodings.append, **{CACHE: cache}, **limits)
-    caches: list[Any] = [cache, *(each.cache for each in decodings if isinstance(each, SecondPass))]
-    layers = [layer for each in caches for layer in each.layers]
-    streams = [stream for layer in layers for stream in (layer, getattr(layer, "cf", None)) if stream is not None]
-    tensors = [getattr(stream, name, None) for stream in streams for name in ("keys", "values")]
-    for layer in layers:
-        states = getattr(layer, "states", layer)  # of both streams
-        tensors += [*getattr(states, "conv_states", {}).values(), *getattr(states, "recurrent_states", {}).values()]
-    storages = [tensor.untyped_storage() for tensor in tensors if isinstance(tensor, torch.Tensor)]
-    taken = sum({storage.data_ptr(): storage.nbytes() for storage in storages}.values())
-    return taken, min(each.get_seq_length() for each in caches)
-
-
-def inputs_of(lvlm: Lvlm, count: int) -> Any:
-    return lvlm.prepare([IMAGE] * count, [QUESTION] * count)
-
-
 CASES: list[tuple[str, str, dict[str, int]]] = [
     ("LLaVA-1.5", "sira", {}),
     ("LLaVA-1.5", "greedy", {"num_beams": 3}),
@@ -271,12 +243,27 @@ SLOW = [("LLaVA-1.5", "sira", {"k": 1}), ("LLaVA-1.5", "sid", {}), ("Gemma 3", "
 
 @pytest.mark.parametrize(("family", "method", "settings"), mostly_slow(CASES + SLOW, *CASES))
 def test_a_text_takes_what_its_caches_take_at_its_end(family, method, settings, checkpoint_of):
-    lvlm = load(checkpoint_of(family), dtype="float32", method=method, max_new_tokens=STEPS, **settings)
+    """Of more tokens than a cache's room; each storage counts once, with room that is not in use yet."""
+    steps, image = 70, Image.fromarray(np.arange(64 * 64 * 3, dtype=np.uint8).reshape(64, 64, 3))
+    lvlm = load(checkpoint_of(family), dtype="float32", method=method, max_new_tokens=steps, **settings)
+    config, beams = lvlm.model.config.get_text_config(decoder=True), lvlm.preset.generation.num_beams
+    one, two = (lvlm.prepare([image] * count, [QUESTION] * count) for count in (1, 2))
     # The logits of both streams and of what is made of them.
-    logits = 6 * 4 * lvlm.model.config.get_text_config(decoder=True).vocab_size * lvlm.preset.generation.num_beams
-    found = 2 * (measure_picture(lvlm, inputs_of(lvlm, 1)).text - logits)
-    taken, columns = real(lvlm, 2, STEPS)
+    found = 2 * (measure_picture(lvlm, one).text - 6 * 4 * config.vocab_size * beams)
+    cache, decodings = DynamicCache(config=config), list[Any]()
+    limits = {"do_sample": False, "num_beams": beams, "min_new_tokens": steps}
+    lvlm.decode(lvlm.to_device(two), steps, on_attach=decodings.append, **{CACHE: cache}, **limits)
+    caches: list[Any] = [cache, *(each.cache for each in decodings if isinstance(each, SecondPass))]
+    layers = [layer for each in caches for layer in each.layers]
+    streams = [stream for layer in layers for stream in (layer, getattr(layer, "cf", None)) if stream is not None]
+    tensors = [getattr(stream, name, None) for stream in streams for name in ("keys", "values")]
+    for layer in layers:
+        states = getattr(layer, "states", layer)  # of both streams
+        tensors += [*getattr(states, "conv_states", {}).values(), *getattr(states, "recurrent_states", {}).values()]
+    storages = [tensor.untyped_storage() for tensor in tensors if isinstance(tensor, torch.Tensor)]
+    taken = sum({storage.data_ptr(): storage.nbytes() for storage in storages}.values())
     # Room that is not in use yet is counted; the last new token has no keys and values.
+    columns = min(each.get_seq_length() for each in caches)
     assert taken <= found <= taken * (columns + ROOM) / (columns - 1)
 
 

@@ -80,8 +80,6 @@ def test_what_a_preset_may_say(tmp_path):
         ("model: x\nprompts: {ask: hi}", r"`prompts\.ask`: must contain \{question\}, got 'hi'"),
         ("model: x\nprompts: {verify: hi}", r"`prompts\.verify`: must contain \{thing\}, or \{name\} without an art"),
         ("model: x\nverify: {yes: 'Yes,'}", r"`verify\.yes`: expected words between commas, got 'Yes,'"),
-        ("model: x\nload: {dtype: int8}", "`load.dtype`: expected auto, float32, bfloat16 or float16, got 'int8'"),
-        ("model: x\nimage_tokens: {ids: [a]}", r"`image_tokens\.ids\.0`: expected a whole number, got 'a'"),
         ("model: x\nmethods: {sira: {k: 3}}", "k of method sira belongs in `sira`"),
         ("model: [", r"line 1, column 9: not valid YAML"),
         ("- 1", "a preset is a mapping"),

@@ -171,15 +171,6 @@ def conversation(*seen_in: int) -> Conversation:
     )
 
 
-def their_messages(images: list[Image.Image], seen_in: tuple[int, ...]) -> list[dict]:
-    """What transformers' documentation shows."""
-    unseen, messages = iter(images), []
-    for number, (role, text) in enumerate(TURNS):
-        picture = [{"type": "image", "image": next(unseen)}] if number in seen_in else []
-        messages.append({"role": role, "content": [*picture, {"type": "text", "text": text}]})
-    return messages
-
-
 @pytest.fixture(scope="module")
 def pictures() -> list[Image.Image]:
     """Two, of different sizes."""
@@ -187,17 +178,18 @@ def pictures() -> list[Image.Image]:
     return [first, second.crop((0, 0, second.width // 2, second.height))]
 
 
-FAMILIES = pytest.mark.parametrize("family", ["Qwen2.5-VL", "Gemma 3", "Idefics3"])
-AS_TENSORS = {"add_generation_prompt": True, "tokenize": True, "return_dict": True, "return_tensors": "pt"}
-
-
-@FAMILIES
+@pytest.mark.parametrize("family", ["Qwen2.5-VL", "Gemma 3", "Idefics3"])
 def test_tokens_and_greedy_texts_are_those_of_transformers(checkpoint_of, family, pictures):
     folder = checkpoint_of(family)
     lvlm = load(folder, method="greedy", max_new_tokens=6)
     processor = AutoProcessor.from_pretrained(folder) if "Qwen" not in family else lvlm.processor
+    how = {"add_generation_prompt": True, "tokenize": True, "return_dict": True, "return_tensors": "pt"}
     for seen_in in ((2,), (0, 2)):
-        theirs = processor.apply_chat_template(their_messages(pictures, seen_in), **AS_TENSORS)
+        unseen, messages = iter(pictures), []  # as transformers' documentation shows
+        for number, (role, text) in enumerate(TURNS):
+            picture = [{"type": "image", "image": next(unseen)}] if number in seen_in else []
+            messages.append({"role": role, "content": [*picture, {"type": "text", "text": text}]})
+        theirs = processor.apply_chat_template(messages, **how)
         lvlm.check_prompt(conversation(*seen_in))
         ours = lvlm.prepare([pictures[: len(seen_in)]], [conversation(*seen_in)])
         assert ours["input_ids"].tolist() == theirs["input_ids"].tolist()
@@ -276,7 +268,7 @@ def test_every_method_takes_several_pictures(demo, method):
     assert texts[0] != texts[1]
 
 
-def test_a_group_that_is_longer_than_the_context_is_refused(demo, pictures):
+def test_a_group_that_is_longer_than_the_context_is_refused(demo, pictures, monkeypatch):
     """The bundled model has 1,024 positions."""
     one, two = (demo.prepare([pictures[:1] * count], [QUESTION])["input_ids"].shape[1] for count in (1, 2))
     most = 1 + (1024 - one) // (two - one)
@@ -286,6 +278,9 @@ def test_a_group_that_is_longer_than_the_context_is_refused(demo, pictures):
     with pytest.raises(LongPromptError, match=message) as refused:
         demo.prepare([pictures[0], pictures[:1] * (most + 1)], [QUESTION] * 2)
     assert refused.value.tokens == length
+    with monkeypatch.context() as patch:
+        patch.setattr(type(demo), "context", length)
+        demo.prepare([pictures[:1] * (most + 1)], [QUESTION])
     assert demo.answer_of([5] * 10, 64, 1014).warnings == ()
     assert demo.answer_of([5] * 10, 64, 1015).warnings == (
         "prompt and text have 1,025 tokens, past the model's context of 1,024",

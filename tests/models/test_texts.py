@@ -10,11 +10,11 @@ import pytest
 import torch
 from PIL import Image
 from scipy.stats import chisquare
+from transformers import RepetitionPenaltyLogitsProcessor
 
-from sira_cli import load
 from sira_cli.models.preset import Generation
 from sira_cli.models.progress import Trail
-from sira_cli.models.sampling import NoRepeatedNgrams, RowSampler, derived_seed, sampler
+from sira_cli.models.sampling import NoRepeatedNgrams, RowSampler, derived_seed, processors_of, sampler
 from sira_cli.models.texts import Answer, TextSettings, repetition, sentence_ends
 from sira_cli.pictures.sources import as_picture
 from tests.support.helpers import mostly_slow, under
@@ -83,16 +83,16 @@ def test_texts_are_finished(settings, reason, expected):
     assert TextSettings(**settings).finished(Answer(error="is damaged")).text == ""
 
 
-@pytest.mark.parametrize("num_beams", [1, 2])
-def test_padding_is_no_repetition(num_beams, photos, qwen_folder):
-    """Left padding of a batch must not be punished: in Qwen's checkpoints it is an end token."""
-    settings = {"repetition_penalty": 1.8, "no_repeat_ngram_size": 2, "num_beams": num_beams}
-    lvlm = load(qwen_folder, dtype="float32", max_new_tokens=8, **settings)
-    pictures = [as_picture(str(photos[name])).open().image for name in ("coffee", "tall")]
-    prompts = ["What?", "Describe this picture with many words, please, and then once more."]
-    together = [answer.text for answer in lvlm.answer(lvlm.prepare(pictures, prompts))]
-    alone = [lvlm.answer(lvlm.prepare([one], [prompt]))[0].text for one, prompt in zip(pictures, prompts, strict=True)]
-    assert together == alone
+def test_padding_is_no_repetition():
+    """Left padding must not be punished: in Qwen's checkpoints it is an end token."""
+    mask = torch.tensor([[0, 0, 1, 1, 1], [1] * 5])
+    ids = torch.tensor([[0, 0, 5, 6, 5], [0, 1, 5, 6, 5]]).repeat_interleave(2, dim=0)  # of two beams
+    scores, settings = torch.linspace(1, 2, 32).view(4, 8), {"repetition_penalty": 1.8, "no_repeat_ngram_size": 2}
+    found = processors_of(Generation(num_beams=2, **settings), mask)(ids, scores)
+    for row, padding in enumerate((2, 2, 0, 0)):
+        own = RepetitionPenaltyLogitsProcessor(1.8)(ids[row : row + 1, padding:], scores[row : row + 1])
+        assert found[row, :6].tolist() == own[0, :6].tolist() != scores[row, :6].tolist()
+    assert found[:, 6].tolist() == [-math.inf] * 4
 
 
 def test_where_a_cut_off_leaves_one_token_it_is_taken_even_if_it_repeats():

@@ -73,6 +73,12 @@ def test_each_key_is_a_picture(folder, path):
     ]
     assert [picture.columns()["number"] for picture in reversed(pictures)] == [5, 4, 3, 2, 1, 0]
     assert pictures[3].columns() == {"tags": ["dog", "tree"], "number": 3, "txt": "scene 3"}
+    assert pickle.loads(pickle.dumps(pictures)) == pictures
+    assert len(pickle.dumps(pictures[0])) < 1000  # its place, and no bytes: a worker of Ray reads the shard itself
+    assert pictures[0].name_in(folder / "out") == "../shards/cc-00000.tar/000000.png"
+    assert pictures[0].mirrored(".txt").parts[-2:] == ("cc-00000.tar", "000000.txt")
+    with pytest.raises(SettingsError, match="texts are not written into a data set: give `output=`"):
+        pictures[0].text_file(".txt")
     parts = [names("shards", shard=Shard(index, 2)) for index in (1, 2)]
     assert sorted(parts[0] + parts[1]) == names("shards")
     assert {len(part) % 2 for part in parts} == {0}  # whole shards
@@ -93,16 +99,6 @@ def test_shards_are_what_others_wrote(folder):
             archive.add(EXAMPLES[number], name)
     assert [picture.sources[0].member for picture in find_pictures(["odd.tar"])] == [*members[:3]]
     assert reads("odd.tar") == ALONE
-
-
-def test_a_picture_in_a_shard_travels_and_has_no_place_beside_it(folder):
-    (picture, *_) = found = find_pictures(["shards"])
-    assert pickle.loads(pickle.dumps(found)) == found
-    assert len(pickle.dumps(picture)) < 1000  # its place, and no bytes: a worker of Ray reads the shard itself
-    assert picture.name_in(folder / "out") == "../shards/cc-00000.tar/000000.png"
-    assert picture.mirrored(".txt") == Path("cc-00000.tar/000000.txt")
-    with pytest.raises(SettingsError, match="texts are not written into a data set: give `output=`"):
-        picture.text_file(".txt")
 
 
 def test_what_a_folder_of_shards_stands_for(folder):

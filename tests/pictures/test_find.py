@@ -137,14 +137,12 @@ def test_a_store_is_listed_as_a_folder_is(tmp_path):
     touch(tmp_path, *names, "notes.txt", ".hidden.png", "@eaDir/a.png", "sub/@eaDir/b.png", "sub/#recycle/c.png")
     for name in names:
         Image.new("RGB", (2, 3)).save(tmp_path / name, "png")
-    for recursive, left_out in ((False, {}), (True, {"@eaDir/": 2, "#recycle/": 1})):
-        local = find_pictures([str(tmp_path)], recursive=recursive, exclude=["old"])
-        store = find_pictures([tmp_path.as_uri()], recursive=recursive, exclude=["old"])
+    for recursive, count, left_out in ((False, 2, {"@eaDir/": 1}), (True, 5, {"@eaDir/": 2, "#recycle/": 1})):
+        places = str(tmp_path), tmp_path.as_uri()
+        local, store = (find_pictures([place], recursive=recursive, exclude=["old"]) for place in places)
         assert [picture.relative for picture in store] == [picture.relative for picture in local]
-        assert len(store) == (5 if recursive else 2)
-        assert not recursive or store.left_out == local.left_out == left_out
-        for there, here in zip(store, local, strict=True):
-            assert content(there) == Path(here.location).read_bytes()
+        assert (len(store), store.left_out) == (count, left_out)
+        assert [*map(content, store)] == [Path(here.location).read_bytes() for here in local]
     with pytest.raises(PictureError, match=r"none\.png: no such file"):
         find_pictures([f"{tmp_path.as_uri()}/none.png"])[0].read()
     with pytest.raises(SettingsError, match="expected a store such as s3://"):

@@ -47,6 +47,7 @@ def lines(*rows):
 def test_text_files_beside_pictures(photos):
     captions = find_captions(photos)
     assert (texts(captions), captions.without) == ([("a.png", "A dog."), ("b.png", "")], 1)
+    assert texts(find_captions(photos, limit=1)) == [("a.png", "A dog.")]
     (photos / "c.caption").write_text("A cat.")
     captions = find_captions([photos], caption_extension="caption")
     assert (texts(captions), captions.without) == ([("c.png", "A cat.")], 2)

@@ -152,12 +152,12 @@ def test_private_addresses_are_refused(private, monkeypatch):
 
 
 def test_a_name_is_looked_up_once(monkeypatch):
-    """A name server that gives another address each time: the one that is connected to is the one that was checked."""
-    answers, connected = iter(["93.184.215.14", "127.0.0.1"]), []
+    """A name server that gives other addresses each time: one is connected to that was checked, and no private one."""
+    answers, connected = iter([["93.184.215.14", "10.0.0.1"], ["127.0.0.1"]]), []
 
     def look_up(host, port, *args, **kwargs):
-        address = next(answers) if host == "rebind.example" else host
-        return [(socket.AF_INET, socket.SOCK_STREAM, 6, "", (address, port))]
+        addresses = next(answers) if host == "rebind.example" else [host]
+        return [(socket.AF_INET, socket.SOCK_STREAM, 6, "", (address, port)) for address in addresses]
 
     def connect(address, *args, **kwargs):
         connected.append(address[0])
