@@ -17,7 +17,7 @@ from transformers.models.llama.modeling_llama import LlamaDecoderLayer
 from sira_cli.core import arguments, fork, selfcheck
 from sira_cli.core.config import SiraConfig
 from sira_cli.core.image_tokens import Between, ImageTokens
-from sira_cli.core.masks import has_rows
+from sira_cli.core.masks import has_rows, valid_rows
 from sira_cli.errors import ImageTokenError, SettingsError, UnsupportedModelError
 from sira_cli.models.load import check_transformers
 
@@ -145,6 +145,12 @@ def test_what_has_a_row_per_token():
     """A position on each of three axes `[3, B, q]` is none, also where there are as many texts as they have tokens."""
     shapes = {(4, 7, 8): True, (1, 7): True, (3, 4, 7): False, (3, 7, 7): False, (7,): False}
     assert {shape: has_rows(torch.zeros(shape), 4, 7) for shape in shapes} == shapes
+
+
+def test_padding_does_not_see_itself_in_a_mask_of_four_dimensions():
+    seen = torch.tensor([[False, False], [False, True]])[None, None]
+    for mask in (seen, torch.where(seen, 0.0, -1e9)):
+        assert valid_rows(mask, torch.zeros(1, 2)).tolist() == [[False, True]]
 
 
 # --- the self-check: a transformers that the fork no longer follows is told in one sentence
