@@ -359,7 +359,7 @@ def test_doubtful_records_come_first_and_are_searched_corrected_and_saved(show, 
     browser.run("words.value = ''; words.dispatchEvent(new Event('input')); words.blur()")  # the element with this id
     browser.press("j", "e")
     browser.run("document.querySelector('textarea').value = ' A \"cat\".\\n'")
-    browser.press_together("Control", "Enter")
+    browser.press("Control", "Enter", together=True)
     assert browser.text("#count") == "3 of 3 shown, 1 corrected, not saved."
     leave = "return !dispatchEvent(new Event('beforeunload', {cancelable: true}))"
     assert browser.run(leave)  # the browser asks

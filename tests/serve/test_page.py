@@ -32,7 +32,7 @@ def test_a_picture_is_described_by_two_methods(browser, lvlm, tmp_path):
         assert browser.text("#trouble") == "Choose a picture first."
         browser.type("#file", str(picture))
         assert tab(browser, 3) == ["Question", "Run Ctrl Enter", "Stop Esc"]
-        browser.press_together("Control", "Enter")
+        browser.press("Control", "Enter", together=True)
         wait(browser, "return document.querySelector('[role=status]').textContent !== ''")
         wait(browser, FINISHED)
         assert browser.run("return [...document.querySelectorAll('h2')].map(one => one.textContent)") == methods

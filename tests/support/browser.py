@@ -63,16 +63,12 @@ class Browser:
         """Types into an element; a path into one that takes a file chooses that file."""
         self._call("POST", f"/element/{self._find(selector)}/value", {"text": text})
 
-    def press(self, *keys: str) -> None:
-        """One key after the other: names of `KEYS`, and characters."""
-        self._strike([{"type": kind, "value": KEYS.get(key, key)} for key in keys for kind in ("keyDown", "keyUp")])
-
-    def press_together(self, *keys: str) -> None:
-        down = [{"type": "keyDown", "value": KEYS.get(key, key)} for key in keys]
-        self._strike([*down, *({"type": "keyUp", "value": stroke["value"]} for stroke in reversed(down))])
-
-    def _strike(self, strokes: list[dict]) -> None:
-        self._call("POST", "/actions", {"actions": [{"type": "key", "id": "keyboard", "actions": strokes}]})
+    def press(self, *keys: str, together: bool = False) -> None:
+        """One key after the other, or all together: names of `KEYS`, and characters."""
+        for group in [keys] if together else [[key] for key in keys]:
+            strokes = [{"type": "keyDown", "value": KEYS.get(key, key)} for key in group]
+            strokes += [{"type": "keyUp", "value": KEYS.get(key, key)} for key in reversed(group)]
+            self._call("POST", "/actions", {"actions": [{"type": "key", "id": "keyboard", "actions": strokes}]})
 
     def devtools(self, command: str, **parameters: object) -> Any:
         """A command that WebDriver has not: to emulate a printer, a telephone, the dark."""
