@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import functools
-import re
 from collections.abc import Callable
 from contextlib import nullcontext
 from pathlib import Path
@@ -13,7 +12,6 @@ from typing import Any
 import torch
 import transformers as hf
 from PIL import Image
-from safetensors.torch import load_file, save_file
 
 from sira_cli import SiraConfig, attach
 from sira_cli.models.presets import BUNDLED_FOLDER
@@ -21,12 +19,6 @@ from tests.support.checkpoints import DESCRIPTIONS, write_checkpoint, write_qwen
 from tools import checkpoint
 
 HEAD = 32
-RELEASED = (  # names of weights in released LLaVA checkpoints, which vLLM knows, for those that transformers 5 saves
-    (r"^model\.language_model\.", "language_model.model."),
-    (r"^(?:model\.)?vision_tower\.(?:vision_model\.)*", "vision_tower.vision_model."),
-    (r"^model\.multi_modal_projector\.", "multi_modal_projector."),
-    (r"^lm_head\.", "language_model.lm_head."),
-)
 
 
 def write_llava(folder: Path, dtype: torch.dtype = torch.float32, scale: float = 6.0, **text: Any) -> None:
@@ -41,10 +33,6 @@ def write_llava(folder: Path, dtype: torch.dtype = torch.float32, scale: float =
         if parameter.ndim > 1:
             parameter.data.mul_(scale)
     checkpoint.save(model, tokenizer, folder, dtype)
-    weights = load_file(folder / "model.safetensors")
-    for new, old in RELEASED:
-        weights = {re.sub(new, old, name): weight.contiguous() for name, weight in weights.items()}
-    save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
 
 
 def described(key: str) -> Callable[[Path], None]:
