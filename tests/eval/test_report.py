@@ -123,6 +123,8 @@ def test_methods_side_by_side():
         *(("a", "base", "new", 1, 2, 1.0), ("a", "base", "same", 0, 0, 1.0), ("a", "new", "same", 2, 1, 1.0)),
         *(("b", "base", "new", 1, 0, 1.0), ("b", "base", "same", 0, 0, 1.0), ("b", "new", "same", 0, 1, 1.0)),
     ]
+    found = by_group(said("base", "1111", "1111"), said("half", "1100", "1111"), said("none", "0000", "1111"))
+    assert [found["a", name].p for name in ("base", "half", "none")] == [None, 0.5, 0.125]  # each against the first
 
 
 def test_a_difference_is_paired():
