@@ -85,7 +85,7 @@ def write_qwen(folder: Path, version: str = "2.5", *, thinking: str = "", head: 
     known = DESCRIPTIONS["qwen"]
     thoughts = ["<think>", "</think>"] * version.startswith("3")  # text to whoever skips special tokens
     settings = {**known["tokenizer"], "chat_template": known["template"]}
-    ids = write_tokenizer(folder, "qwen", settings, [], thoughts, known["special"].split())
+    ids = write_tokenizer(folder, "qwen", settings, [[], thoughts, known["special"].split()], {})
     family, new = {"2": "Qwen2VL", "2.5": "Qwen2_5_VL", "3": "Qwen3VL", "3.5": "Qwen3_5"}[version], version[0] == "3"
     patch, width = 16 if new else 14, 4 * head
     text: dict[str, Any] = TEXT | {"hidden_size": width, "intermediate_size": 2 * width, "vocab_size": len(ids)}
@@ -131,7 +131,7 @@ def write_checkpoint(folder: Path, **known: Any) -> Path:
     """
     folder.mkdir(parents=True)
     added = [known.get(place, "").split() for place in ("first", "plain", "last")]
-    ids = write_tokenizer(folder, known["kind"], known["tokenizer"], *added)
+    ids = write_tokenizer(folder, known["kind"], known["tokenizer"], added, {})
     values = _with_ids(known["config"], ids)
     values["text_config"] = {**TEXT, **values["text_config"]}
     values["vision_config"] = {**VISION, **values["vision_config"]}
@@ -163,30 +163,23 @@ def _with_ids(value: Any, ids: dict[str, int]) -> Any:
 
 
 def write_tokenizer(
-    folder: Path,
-    kind: str,
-    settings: dict[str, Any],
-    first: list[str],
-    plain: list[str],
-    last: list[str],
-    places: dict[str, int] | None = None,
+    folder: Path, kind: str, settings: dict[str, Any], added: list[list[str]], places: dict[str, int]
 ) -> dict[str, int]:
     """tokenizer.json, tokenizer_config.json, special_tokens_map.json; returns the vocabulary.
 
     `llama` and `gemma` have SentencePiece's pieces with byte fallback, the other kinds byte-level BPE. Ids of tokens
-    are counted up, but for those that have `places`.
+    are counted up, but for those that have `places`. `added`: special ones, others, and special ones behind them.
     """
-    pieces = kind in ("llama", "gemma")
+    first, plain, last = added
+    pieces, vocabulary = kind in ("llama", "gemma"), {**places}
     words, merges = _learned(pieces)
     fallback = [f"<0x{byte:02X}>" for byte in range(256)] if pieces else []
-    vocabulary = dict(places or {})
-    free = (index for index in itertools.count() if index not in (places or {}).values())
+    free = (index for index in itertools.count() if index not in places.values())
     for token in [*first, *fallback, *words]:
         if token not in vocabulary:
             vocabulary[token] = next(free)
     unknown = "<unk>" if pieces else None
-    model = models.BPE(vocabulary, list(merges), unk_token=unknown, fuse_unk=pieces, byte_fallback=pieces)
-    tokenizer = Tokenizer(model)
+    tokenizer = Tokenizer(models.BPE(vocabulary, [*merges], unk_token=unknown, fuse_unk=pieces, byte_fallback=pieces))
     if pieces:
         space = normalizers.Replace(" ", "▁")
         decoder = [decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse()]
@@ -217,11 +210,11 @@ def write_tokenizer(
         tokenizer.post_processor = processors.TemplateProcessing(**whole)
     tokenizer.save(str(folder / "tokenizer.json"))
     flags = {"lstrip": False, "normalized": False, "rstrip": False, "single_word": False}
-    added = {
-        str(ids[token]): {"content": token, **flags, "special": token not in plain} for token in [*first, *plain, *last]
+    known = {
+        str(ids[each]): {"content": each, **flags, "special": each not in plain} for each in itertools.chain(*added)
     }
     named = settings.get("extra_special_tokens", {})
-    found = {"added_tokens_decoder": added, "clean_up_tokenization_spaces": False, **settings, **named}
+    found = {"added_tokens_decoder": known, "clean_up_tokenization_spaces": False, **settings, **named}
     _write(folder / "tokenizer_config.json", found)
     roles = ("bos_token", "eos_token", "pad_token", "unk_token", "additional_special_tokens")
     used = {role: settings[role] for role in roles if settings.get(role)}
@@ -320,7 +313,7 @@ def write_files(name: str, folder: Path) -> dict[str, int]:
     _write(folder / "chat_template.json", {"chat_template": layout["template"]})
     tokenizer, settings = layout["tokenizer"], layout["files"]["tokenizer_config.json"]
     special, plain = tokenizer["special"], tokenizer.get("plain", {})
-    return write_tokenizer(folder, tokenizer["kind"], settings, [*special], [*plain], [], places=special | plain)
+    return write_tokenizer(folder, tokenizer["kind"], settings, [[*special], [*plain], []], special | plain)
 
 
 def write_config(name: str, folder: Path) -> Path:
