@@ -35,7 +35,8 @@ def largest_k(case: tiny.Tiny) -> int:
     return min(5, len(backbone.decoder_layers) - backbone.first_boundary)
 
 
-def test_every_type_is_in_one_table():
+def test_every_type_is_in_one_table_and_every_family_is_tested():
+    assert [family.name for family in FAMILIES] == list(tiny.FAMILIES)
     tables = [*EXACT], [*REFUSED], [*UNSETTLED], sorted({family.model_type for family in FAMILIES})
     assert len(KNOWN) == sum(map(len, tables))
     assert census.TYPES["shieldgemma2"] == census.TYPES["gemma3"]

@@ -15,7 +15,6 @@ from packaging.version import Version
 
 from sira_cli.core import reference
 from sira_cli.core.config import SiraConfig
-from sira_cli.core.families import FAMILIES
 from sira_cli.core.fork import attach
 from sira_cli.core.image_tokens import ImageTokenFinder
 from sira_cli.errors import UnsupportedModelError
@@ -26,10 +25,6 @@ GRID = [(name, k) for name in tiny.FAMILIES for k in (1, 3, 5)]
 GRID += [(kind, k) for kind in census.KINDS for k in range(1, 6)]
 GRID.remove(("Qwen3-VL", 5))  # inside DeepStack: refused
 STATES = ("Qwen3.5", "LFM2-VL", "Gemma 4 E")  # whose texts leave more, or less, than columns of their own
-
-
-def test_the_table_of_families_is_the_list_of_tested_ones():
-    assert [family.name for family in FAMILIES] == list(tiny.FAMILIES)
 
 
 @pytest.mark.parametrize(("name", "k"), GRID)

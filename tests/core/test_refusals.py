@@ -184,14 +184,10 @@ def test_continuous_batching_is_refused_before_it_starts_a_thread(llava: tiny.Ti
 
 
 def test_a_model_that_is_copied_inside(llava: tiny.Tiny):
-    expected = generate(llava.model, llava.inputs)
     with attach(llava.model):
         twin = copy.deepcopy(llava.model)
-        inside = generate(llava.model, llava.inputs)
     with pytest.raises(AttachError, match="was copied inside `with attach"):
         generate(twin, llava.inputs)
-    assert not torch.equal(inside, expected)
-    assert torch.equal(generate(llava.model, llava.inputs), expected)
 
 
 def test_threads_inside_one_attach(llava: tiny.Tiny):
