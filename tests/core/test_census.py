@@ -103,11 +103,18 @@ def test_refused_text_stacks(stack: str):
         find_backbone(model)
 
 
-def test_a_text_stack_that_was_not_tried_warns(monkeypatch: pytest.MonkeyPatch):
-    case = census.llava_with("olmo2")
+def test_what_was_not_tried_warns(monkeypatch: pytest.MonkeyPatch):
+    """A text stack, a type that a newer transformers adds (its structure is right), and what is not settled."""
     monkeypatch.setattr(families, "TESTED_STACKS", families.TESTED_STACKS - {"olmo2"})
-    with pytest.warns(UntestedModelWarning, match="text stack, olmo2, was not compared"), attach(case.model):
+    message = "text stack, olmo2, was not compared"
+    with pytest.warns(UntestedModelWarning, match=message), attach(census.llava_with("olmo2").model):
         pass
+    monkeypatch.setattr(hf.LlavaConfig, "model_type", "llava_next_next")
+    message = r"Llava.*llava_next_next is not among the 100 types tried"
+    with pytest.warns(UntestedModelWarning, match=message), attach(tiny.llava().model):
+        pass
+    config = type("Config", (), {"model_type": "gemma3n"})()
+    assert families.untested(type("Model", (), {"config": config})()).endswith(f"in full ({UNSETTLED['gemma3n']})")
 
 
 @pytest.mark.parametrize("kind", REFUSED)
@@ -122,11 +129,6 @@ def test_refused_types(kind: str, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(families, "REFUSED", {})
     with pytest.raises(UnsupportedModelError):
         find_backbone(model)
-
-
-def test_what_is_said_of_a_type_that_is_not_settled():
-    config = type("Config", (), {"model_type": "gemma3n"})()
-    assert families.untested(type("Model", (), {"config": config})()).endswith(f"in full ({UNSETTLED['gemma3n']})")
 
 
 @pytest.mark.filterwarnings("ignore::sira_cli.errors.UntestedModelWarning")  # a text model is none of the types

@@ -15,7 +15,7 @@ from sira_cli import attach as attach_method
 from sira_cli.core.arguments import CACHE
 from sira_cli.core.config import SiraConfig
 from sira_cli.core.fork import attach
-from sira_cli.errors import AttachError, ImageTokenError, SettingsError, UnsupportedModelError, UntestedModelWarning
+from sira_cli.errors import AttachError, ImageTokenError, SettingsError, UnsupportedModelError
 from tests.support import tiny
 from tests.support.helpers import Listener, generate, hooks
 
@@ -203,11 +203,3 @@ def test_threads_inside_one_attach(llava: tiny.Tiny):
         with pytest.raises(AttachError, match="take turns, with their own lock"):
             generate(llava.model, llava.inputs, streamer=Listener(meanwhile))
     assert texts == [alone]
-
-
-def test_a_type_that_was_not_tried_warns(monkeypatch):
-    """Such as one that a newer transformers adds; its structure is right."""
-    monkeypatch.setattr(hf.LlavaConfig, "model_type", "llava_next_next")
-    message = r"Llava.*llava_next_next is not among the 100 types tried"
-    with pytest.warns(UntestedModelWarning, match=message), attach(tiny.llava().model):
-        pass
