@@ -27,6 +27,7 @@ from sira_cli.errors import ModelNotFoundError, SiraError, UntestedModelWarning
 from sira_cli.models.hub import find_checkpoint, find_config
 from sira_cli.models.load import inspect_model
 from sira_cli.models.preset import Preset
+from tests.support.checkpoints import change, edited
 from tests.support.helpers import installed
 from tests.support.shards import EXAMPLES
 from tests.support.web import answering, reply
@@ -70,10 +71,10 @@ def hub(tmp_path):
             return reply(404, b"{}", {"X-Error-Code": "RevisionNotFound"})
         if path.startswith("/api/models/owner/model"):
             found = {file.name: file.stat().st_size for file in sorted(files.iterdir())}
-            siblings = [{"rfilename": name, "size": size} for name, size in found.items()]
-            listing: Any = {"id": "owner/model", "modelId": "owner/model", "sha": COMMIT, "siblings": siblings}
-            if "/tree/" in path:
-                listing = [{"type": "file", "path": name, "size": size, "oid": "0"} for name, size in found.items()]
+            both = [
+                {"type": "file", "path": name, "rfilename": name, "size": found[name], "oid": "0"} for name in found
+            ]
+            listing = both if "/tree/" in path else {"id": "owner/model", "sha": COMMIT, "siblings": both}
             return reply(200, json.dumps(listing).encode(), {"Content-Type": "application/json"})
         if not path.startswith("/owner/model/resolve/"):
             return reply(401, b"{}", {"X-Error-Code": "RepoNotFound", "X-Error-Message": "not found"})
@@ -253,12 +254,6 @@ class Own:
 """
 
 
-def change(path: Path, **values: Any) -> None:
-    content = (json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}) | values
-    kept = {name: value for name, value in content.items() if value is not None}
-    path.write_text(json.dumps(kept), encoding="utf-8")
-
-
 def make_foreign(part: str, folder: Path) -> None:
     """Let a part of a checkpoint need the code that comes with it."""
     if part == "model":
@@ -292,10 +287,8 @@ def marker(tmp_path: Path) -> Path:
 def checkpoint(llava_folder: Path, tmp_path: Path, marker: Path, monkeypatch) -> Path:
     """An ordinary LLaVA-1.5 that offers its own code for every part."""
     monkeypatch.setattr("transformers.dynamic_module_utils.HF_MODULES_CACHE", str(tmp_path / "modules"))
-    folder = shutil.copytree(llava_folder, tmp_path / "model")
+    folder = edited(llava_folder, tmp_path / "model", "config.json", *PROCESSORS, auto_map=OFFERED)
     (folder / "evil.py").write_text(CODE.format(marker=str(marker)))
-    for name in ("config.json", *PROCESSORS):
-        change(folder / name, auto_map=OFFERED)
     return folder
 
 

@@ -6,7 +6,6 @@ What torch says about GPUs is a stand-in. What loads a quantized model needs bit
 from __future__ import annotations
 
 import json
-import shutil
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -32,6 +31,7 @@ from sira_cli.models.placement import HalfLinear, can_pack, packed_bytes, quanti
 from sira_cli.models.presets import find
 from sira_cli.pictures.sources import as_picture
 from tests.support import checkpoints, tiny
+from tests.support.checkpoints import edited
 from tests.support.helpers import by_the_letter, mostly_slow
 from tests.support.shards import EXAMPLES
 
@@ -47,12 +47,10 @@ def without_weights(name: str, folder: Path):
 
 def in_bfloat16(original: Path, folder: Path, *, tied: bool = False) -> Path:
     """A checkpoint in the precision that they are published in; as of Qwen3-VL, only its text part says so."""
-    shutil.copytree(original, folder)
-    config = json.loads((folder / "config.json").read_text())
-    config["text_config"]["dtype"] = "bfloat16"
-    for part in (config, config["vision_config"]):
-        part.pop("dtype", None)
-    (folder / "config.json").write_text(json.dumps(config | {"tie_word_embeddings": tied}))
+    parts = json.loads((original / "config.json").read_text())
+    parts["text_config"]["dtype"], parts["vision_config"]["dtype"] = "bfloat16", None
+    parts |= {"dtype": None, "tie_word_embeddings": tied}
+    edited(original, folder, "config.json", **parts)
     weights = {name: each.bfloat16() for name, each in load_file(folder / "model.safetensors").items()}
     if tied:
         weights = {name: each for name, each in weights.items() if not name.startswith("lm_head")}

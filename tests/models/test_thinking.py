@@ -181,7 +181,7 @@ KIMI = "<|im_assistant|>assistant<|im_middle|>"  # the end of Kimi-VL's template
 @pytest.fixture(scope="module")
 def vocabularies(checkpoint_of):
     """Of Qwen3, where markers are tokens; of Qwen2.5, where they are text; of Gemma 4, where they are special."""
-    families = {"qwen3": "Qwen3-VL", "qwen2.5": "Qwen2.5-VL", "gemma4": "Gemma 4 E", "llama": "LLaVA-NeXT"}
+    families = {"qwen3": "Qwen3-VL", "qwen2.5": "Qwen2.5-VL", "gemma4": "Gemma 4 E"}
     return {name: Vocabulary(AutoTokenizer.from_pretrained(checkpoint_of(family))) for name, family in families.items()}
 
 
@@ -200,7 +200,7 @@ BOTH = [
 OPENED = [
     (text, *found) for case, *found in BOTH if "<think>" in case for text in (case, case.replace("<think>", "", 1))
 ]
-CLOSED_ONLY = [("The cup is red.</think>A red cup.<END>", "A red cup.", "The cup is red.", False)]
+CLOSED = [*BOTH, ("The cup is red.</think>A red cup.<END>", "A red cup.", "The cup is red.", False)]
 SHOWN = [  # by a picture, to a model without thoughts
     (text, text.removesuffix("<END>"), "", False)
     for text in ("It says <think>a</think> b.<END>", "It says </think> b.<END>", "It says <answer>b</answer>.<END>")
@@ -213,10 +213,10 @@ def marked(opening: str, closing: str) -> list[tuple[str, str, str, bool]]:
 
 
 CASES = [
-    *(("qwen3", THINKING, "<think>\n\n</think>\n\n", *case) for case in [*BOTH, *CLOSED_ONLY]),
+    *(("qwen3", THINKING, "<think>\n\n</think>\n\n", *case) for case in CLOSED),
     *(("qwen3", ALWAYS_THINKING, "<|im_start|>assistant\n<think>\n", *case) for case in OPENED),
     *(("qwen2.5", "", "", *case) for case in [*BOTH, *SHOWN]),
-    *(("qwen2.5", THINKING, "<think>\n\n</think>\n\n", *case) for case in [*BOTH, *CLOSED_ONLY]),
+    *(("qwen2.5", THINKING, "<think>\n\n</think>\n\n", *case) for case in CLOSED),
     *(("qwen2.5", ALWAYS_THINKING, "<think>\n", *case) for case in OPENED),
     *(("qwen2.5", KIMI, KIMI, *case) for case in marked("◁think▷", "◁/think▷")),
     *(("gemma4", "", "<|turn>model\n", *case) for case in marked("<|channel>thought\n", "<channel|>")),

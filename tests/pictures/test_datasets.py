@@ -5,7 +5,6 @@ from __future__ import annotations
 import base64
 import gzip
 import itertools
-import json
 import pickle
 import sys
 import tarfile
@@ -187,10 +186,8 @@ def write(made: pyarrow.Table, name: str) -> str:
                 stream.write_table(made, max_chunksize=2)
         case ".csv" | ".tsv":
             made.to_pandas().to_csv(name, sep="\t" if name.endswith("tsv") else ",", index=False)
-        case ".json":
-            Path(name).write_text(json.dumps(made.to_pylist()), encoding="utf-8")
-        case ".jsonl":
-            Path(name).write_text("\n".join(map(json.dumps, made.to_pylist())), encoding="utf-8")
+        case ".json" | ".jsonl":
+            made.to_pandas().to_json(name, orient="records", lines=name.endswith("l"))
     return name
 
 

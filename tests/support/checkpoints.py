@@ -15,6 +15,7 @@ import functools
 import itertools
 import json
 import re
+import shutil
 import tempfile
 from collections.abc import Callable
 from functools import partial
@@ -381,3 +382,17 @@ ALL: dict[str, Callable[[Path], Path]] = {
 }
 # A plain stack, positions in three axes, windows, a prompt that sees all of itself, and states instead of columns.
 REPRESENTATIVES = ["LLaVA-1.5", "Qwen2.5-VL", "Gemma 3", "PaliGemma", "Qwen3.5"]
+
+
+def change(path: Path, **values: Any) -> None:
+    """Change keys of a JSON file, which need not exist; None removes a key."""
+    content = (json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}) | values
+    path.write_text(json.dumps({name: each for name, each in content.items() if each is not None}), encoding="utf-8")
+
+
+def edited(folder: Path, copy: Path, *files: str, **values: Any) -> Path:
+    """A copy of a checkpoint with keys of some of its JSON files changed."""
+    shutil.copytree(folder, copy)
+    for file in files:
+        change(copy / file, **values)
+    return copy
