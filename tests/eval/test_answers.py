@@ -124,25 +124,19 @@ SPLITS = ("adversarial", "popular", "random")
 @pytest.fixture
 def files(tmp_path) -> list[Path]:
     """As in POPE: yes-questions are in all splits under the same ids, no-questions differ."""
-
-    def question(split: str, number: int) -> dict:
-        text = f"Is there a {'dog' if number % 2 else split} {number} in the image?"
-        image = f"COCO_val2014_{number // 4:012d}.jpg"
-        return {"question_id": number, "image": image, "text": text, "label": "yes" if number % 2 else "no"}
-
-    return [
-        lines(tmp_path / f"coco_pope_{split}.json", [question(split, number) for number in range(1, 9)])
+    questions = {
+        split: [
+            {"question_id": n, "image": f"COCO_val2014_{n // 4:012d}.jpg", "label": "yes" if n % 2 else "no"}
+            | {"text": f"Is there a {'dog' if n % 2 else split} {n} in the image?"}
+            for n in range(1, 9)
+        ]
         for split in SPLITS
-    ]
-
-
-def expected(*splits: str) -> dict[str, str]:
-    """Every answer is another one."""
-    return {f"coco {split}/{number}": f"Yes, {split} {number}" for split in splits for number in range(1, 9)}
+    }
+    return [lines(tmp_path / f"coco_pope_{split}.json", rows) for split, rows in questions.items()]
 
 
 def samples(files: list[Path], **doc: Any) -> list[dict]:
-    """Rows as lmms-eval's evaluation tracker writes them of its task pope."""
+    """Rows as lmms-eval's evaluation tracker writes them of its task pope; every answer is another one."""
     rows = []
     for split, path in zip(SPLITS, files, strict=True):
         for question in read(path):
@@ -162,7 +156,8 @@ def test_all_splits_of_pope_of_lmms_eval(files, tmp_path, doc):
     assert holds_splits(path)
     for chosen in (files, files[::-1], files[1:], files[2:]):
         splits = [path.stem.removeprefix("coco_pope_") for path in chosen]
-        assert Pope(chosen).read([path]) == {"pope": expected(*splits)}
+        expected = {f"coco {split}/{n}": f"Yes, {split} {n}" for split in splits for n in range(1, 9)}
+        assert Pope(chosen).read([path]) == {"pope": expected}
     rows[3]["filtered_resps"] = [["Yes", "No"]]
     with pytest.raises(DataError, match=r"line 4: filtered_resps: expected one answer, got 2: \['Yes', 'No'\]"):
         Pope(files).read([lines(path, rows)])

@@ -185,6 +185,7 @@ def test_all_nine_files_by_exact_fractions(rule: str, benchmarks, both):
     assert (len(pope), len(part.asks)) == (9, 27_000)  # for RePOPE, nothing more is asked
     splits = [path.stem.replace("_pope_", " ") for path in pope]
     assert part.groups == (*splits, *(f"{split}, RePOPE" for split in splits if repope and split.startswith("coco")))
+    assert benchmark.means(part) == {"mean": tuple(splits), "mean, RePOPE": part.groups[9:]}
     odd = itertools.cycle([*ODD, *ODD[::3]])  # its length has no factor in common with the order of labels
     answers = {each.id: next(odd) for each in part.asks}
     tallies = benchmark.score(part, answers)
