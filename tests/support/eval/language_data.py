@@ -26,24 +26,25 @@ WORDS = {
     "adj": "good happy",
     "adv": "happily",
 }
-EXCEPTIONS = {
-    "noun": "men man\nwomen woman\nchildren child\nleaves leaf\n",
-    "verb": "are be\nis be\nridden ride\n",
-    "adj": "better good\n",
-    "adv": "",
-}
+EXCEPTIONS = {"noun": "men man\nwomen woman\nchildren child\nleaves leaf\n", "verb": "are be\nis be\nridden ride\n"}
+EXCEPTIONS |= {"adj": "better good\n", "adv": ""}
 _HEADER = "  1 WordNet 3.0 Copyright 2006 by Princeton University.  All rights reserved.  \n"
 
 
 def build(folder: Path) -> Path:
     """Write all three packages."""
-    before = list(nltk.data.path)
-    nltk.data.path[:] = [str(folder)]  # NLTK writes only to where it reads from
-    try:
-        _write_punkt(folder / "tokenizers" / "punkt_tab" / "english")
-        _write_tagger(folder / "taggers" / "averaged_perceptron_tagger_eng")
-    finally:
-        nltk.data.path[:] = before
+    punkt, tagging = folder / "tokenizers/punkt_tab/english", folder / "taggers/averaged_perceptron_tagger_eng"
+    sentences = [[tuple(word.rsplit("/", 1)) for word in line.split()] for line in SENTENCES.strip().splitlines()]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(nltk.data, "path", [str(folder)])  # NLTK writes only to where it reads from
+        patch.setattr(random, "shuffle", lambda given: None)  # of sentences: the same tagger every time
+        for place in (punkt, tagging):
+            place.mkdir(parents=True, mode=0o700)
+        trainer = PunktTrainer("A man sits. A dog runs at 5 p.m. near St. Mary. The end came.")
+        save_punkt_params(trainer.get_params(), str(punkt))
+        tagger = PerceptronTagger(load=False)
+        tagger.train(sentences * 25, nr_iter=3)
+        tagger.save_to_json(lang="eng", loc=str(tagging))
     _write_wordnet(folder / "corpora" / "wordnet")
     return folder
 
@@ -52,11 +53,8 @@ def use(monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:
     """Let NLTK know this folder only, and nothing of what it has read from others; `forget` is for afterwards."""
     forget()
     monkeypatch.setattr(nltk.data, "path", [str(folder)])
-    wordnet = LazyCorpusLoader(
-        "wordnet",
-        WordNetCorpusReader,
-        LazyCorpusLoader("omw-2.0", CorpusReader, r".*/wn-data-.*\.tab", encoding="utf8"),
-    )
+    others = LazyCorpusLoader("omw-2.0", CorpusReader, r".*/wn-data-.*\.tab", encoding="utf8")
+    wordnet = LazyCorpusLoader("wordnet", WordNetCorpusReader, others)
     monkeypatch.setattr(nltk.corpus, "wordnet", wordnet)
 
 
@@ -66,27 +64,6 @@ def forget() -> None:
         file.close()
     nltk.tokenize._get_punkt_tokenizer.cache_clear()
     nltk.tag._get_tagger.cache_clear()
-
-
-def _write_punkt(folder: Path) -> None:
-    folder.mkdir(parents=True, mode=0o700)
-    trainer = PunktTrainer("A man sits. A dog runs at 5 p.m. near St. Mary. The end came.")
-    save_punkt_params(trainer.get_params(), str(folder))
-
-
-def _write_tagger(folder: Path) -> None:
-    sentences = [
-        [tuple(word.rsplit("/", 1)) for word in line.split()]
-        for line in SENTENCES.strip().splitlines()
-        for _ in range(25)
-    ]
-    folder.mkdir(parents=True, mode=0o700)
-    state = random.getstate()
-    random.seed(0)  # NLTK shuffles sentences
-    tagger = PerceptronTagger(load=False)
-    tagger.train(sentences, nr_iter=3)
-    random.setstate(state)
-    tagger.save_to_json(lang="eng", loc=str(folder))
 
 
 def _write_wordnet(folder: Path) -> None:
