@@ -38,10 +38,10 @@ from sira_cli.models.presets import BUNDLED_FOLDER
 from sira_cli.models.schema import Schema
 from sira_cli.run.lvlm import Lvlm
 from tools.choose import FOLDER
+from tools.comparison import kinds_f1
 from tools.language import TYPICAL_SHARE
 from tools.support import BATCH, from_json, measure_words, words_table
 from tools.texts import BLIND_QUESTIONS, OTHER_QUESTIONS
-from tools.verified import kinds_f1
 
 TRAINING = BUNDLED_FOLDER / "training.json"  # by `tools.train`
 CHOSEN = FOLDER / "sira.json"  # by `sira sweep`

@@ -20,18 +20,22 @@ from pydantic import TypeAdapter
 
 from sira_cli.analysis.bench.measure import Spread
 from sira_cli.analysis.experiment import Units
-from sira_cli.demo.measure import CAPTION_FIGURES, SceneReport, markdown, measure
-from sira_cli.demo.questions import Questions, held_out
+from sira_cli.demo.measure import SceneReport, markdown, measure, unit
+from sira_cli.demo.questions import Questions, caption_counts, held_out, mentions
 from sira_cli.demo.scenes import TEST_SEEDS, Scene, render
-from sira_cli.errors import SiraError
+from sira_cli.eval.figures import CAPTION_DENOMINATORS, caption_figures
+from sira_cli.eval.statistics import Counts, MethodFigures, Tally, ratio
 from sira_cli.methods import METHODS, find
-from sira_cli.run.lvlm import Lvlm, load
-from tools.choose import FOLDER, Chosen, method_of, read_chosen
+from sira_cli.run.lvlm import load
+from tools.choose import FOLDER, method_of, read_chosen
+from tools.grammar import instances, is_broken
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
 
-FIGURES = (*CAPTION_FIGURES, "adversarial accuracy")
+OF_TEXTS = ("F1", "broken")
+FIGURES = ("CHAIRs", "CHAIRi", "coverage", *OF_TEXTS, "words", "adversarial accuracy")
+DENOMINATORS = {**CAPTION_DENOMINATORS, "instances": ("instances",), "broken": ("captions",)}
 VALIDATION, AUTHORS = "validation", "authors"  # where settings come from
 TIMED = 20  # scenes, unless fewer are measured
 
@@ -78,9 +82,10 @@ class Comparison(Measured):
         """Explain the cells."""
         first = next(iter(self.report.figures))
         return (
-            f"In percent, except words, on {self.report.scenes:,} test scenes. Brackets: paired difference to "
-            f"{first}, ± half its 95 % interval. time: of a caption, relative to {first}'s of the same scene, "
-            f"median of {self.timed}, methods in turn."
+            f"In percent, except words, on {self.report.scenes:,} test scenes. Brackets: paired difference to {first}, "
+            "± half its 95 % interval. F1: of the kinds of objects named. Broken: a checker of grammar, articles and "
+            f"numbers found a fault. time: of a caption, relative to {first}'s of the same scene, median of "
+            f"{self.timed}, methods in turn."
         )
 
     def _cells(self, method: str, names: Sequence[str]) -> list[str]:
@@ -113,33 +118,49 @@ def caption_seconds(ways: Mapping[str, Callable[[Any], object]], scenes: Sequenc
     return {name: [each[name] for each in rounds[1:]] for name in ways}
 
 
-def load_all(names: Sequence[str], chosen: Mapping[str, Chosen]) -> tuple[dict[str, Lvlm], dict[str, str]]:
-    """Load the bundled model once, and put it under each of several methods with the settings chosen for them."""
-    greedy, failed = load("demo", method="greedy"), {}
-    found = {"greedy": greedy}
-    for name in names:
-        try:
-            found[name] = greedy.under(method_of(name, chosen))
-        except SiraError as error:
-            failed[name] = str(error)
-    return found, failed
+def text_counts(scene: Scene, text: str) -> Counts:
+    """Count the mentions, the kinds, the instances and the faults of a caption."""
+    named, extra = instances(scene, text)
+    own = {"kinds": len({name for _, _, name in mentions(text)}), "instances": named, "extra instances": extra}
+    return caption_counts(scene, text) | own | {"broken": int(is_broken(text))}
+
+
+def text_figures(total: Mapping[str, float]) -> dict[str, float]:
+    """Return the figures of captions, and those of their faults, in percent."""
+    return caption_figures(total) | {
+        **kinds_f1(total),
+        "instances": 100 * ratio(total["extra instances"], total["instances"]),
+        "broken": 100 * ratio(total["broken"], total["captions"]),
+    }
+
+
+def kinds_f1(total: Mapping[str, float]) -> dict[str, float]:
+    """Return the F1 of the kinds of objects named, in percent."""
+    return {"F1": 200 * ratio(total["recalled objects"], total["kinds"] + total["objects"])}
 
 
 def compare(names: Sequence[str], scenes: Sequence[Scene], units: Units[list[str]]) -> Comparison:
     """Measure methods and greedy, each with the settings that were chosen for it on validation scenes."""
-    chosen = read_chosen()
-    methods, failed = load_all(names, chosen)
-    for name, reason in failed.items():
-        print(f"{name} is left out: {reason}")
-    report = measure(methods, scenes, Questions(), lambda done: print(f"{done} of {len(scenes)} scenes"), units)
-    settings, origin = {}, {}
+    chosen, questions = read_chosen(), Questions()
+    greedy = load("demo", method="greedy")
+    methods = {"greedy": greedy} | {name: greedy.under(method_of(name, chosen)) for name in names}
+    report = measure(methods, scenes, questions, lambda done: print(f"{done} of {len(scenes)} scenes"), units)
+    tallies, settings, origin = {name: Tally() for name in methods}, {}, {}
     for name, lvlm in methods.items():
+        for scene in scenes:
+            caption, *_ = units[unit(lvlm, scene, questions.about(scene))]
+            tallies[name].counts[str(scene.seed)] = text_counts(scene, caption)
         if name in chosen:
             settings[name], origin[name] = chosen[name].settings, VALIDATION if chosen[name].fulfils else AUTHORS
         elif lvlm.decoder.deciding:  # the preset's, which `sira sweep` chose
             settings[name], origin[name] = {"k": lvlm.k, "alpha": lvlm.alpha}, VALIDATION
         elif own := find(name).settings():
             settings[name], origin[name] = own, AUTHORS
+    compared = MethodFigures.of(tallies, text_figures, DENOMINATORS)
+    for name, row in report.figures.items():
+        row |= {each: compared.figures(name)[each] for each in OF_TEXTS}
+    for name, row in report.differences.items():
+        row |= {each: compared.differences(name, "greedy")[each] for each in OF_TEXTS}
     seconds = caption_seconds({name: lvlm.caption for name, lvlm in methods.items()}, scenes)
     ratios = {name: [a / b for a, b in zip(row, seconds["greedy"], strict=True)] for name, row in seconds.items()}
     cost = {name: Spread.of(row) for name, row in ratios.items()}

@@ -15,10 +15,9 @@ from pathlib import Path
 from sira_cli.analysis.bench.measure import Spread, device_name
 from sira_cli.analysis.experiment import Units
 from sira_cli.demo.measure import SceneReport, batches, load_methods, markdown, outcomes, unit
-from sira_cli.demo.questions import caption_counts, held_out, mentions
+from sira_cli.demo.questions import held_out
 from sira_cli.demo.scenes import TEST_SEEDS, VALIDATION_SEEDS, Scene, render
-from sira_cli.eval.figures import CAPTION_DENOMINATORS, caption_figures
-from sira_cli.eval.statistics import Counts, MethodFigures, Tally, ratio
+from sira_cli.eval.statistics import MethodFigures, Tally
 from sira_cli.look.claims import Verify
 from sira_cli.models.preset import read_value
 from sira_cli.models.presets import find
@@ -26,14 +25,12 @@ from sira_cli.run.lvlm import Lvlm
 from sira_cli.run.records import hash_of
 from sira_cli.run.task import Caption
 from tools.choose import FOLDER
-from tools.comparison import TIMED, Measured, caption_seconds
-from tools.grammar import instances, is_broken
+from tools.comparison import DENOMINATORS, TIMED, Measured, caption_seconds, text_counts, text_figures
 
 BATCH = 25
 # The figures of the table, with their titles.
 COLUMNS = {name: name for name in ("CHAIRi", "coverage", "F1")} | {"CHAIRs": "captions with an error"}
 COLUMNS |= {"instances": "instances that do not exist", "broken": "broken texts", "words": "words"}
-_DENOMINATORS = {**CAPTION_DENOMINATORS, "instances": ("instances",), "broken": ("captions",)}
 
 
 @dataclass(frozen=True)
@@ -86,9 +83,9 @@ def measure_verified(
             todo = [scene for scene in batch if named[scene] not in kept]
             texts = ([text] for text in _texts(lvlm, task, todo))
             kept.add(dict(zip((named[scene] for scene in todo), texts, strict=True)))
-            tallies[own].counts |= {str(scene.seed): _counts(scene, *kept[named[scene]]) for scene in batch}
+            tallies[own].counts |= {str(scene.seed): text_counts(scene, *kept[named[scene]]) for scene in batch}
         on_progress(min(len(scenes), (number + 1) * BATCH))
-    compared, (first, *others) = MethodFigures.of(tallies, _figures, _DENOMINATORS), names
+    compared, (first, *others) = MethodFigures.of(tallies, text_figures, DENOMINATORS), names
     return SceneReport(
         scenes=len(scenes),
         settings={name: {} for name in names},
@@ -96,27 +93,6 @@ def measure_verified(
         differences={name: compared.differences(name, first) for name in others},
         outcomes={name: outcomes(tallies[first].counts, tallies[name].counts) for name in others},
     )
-
-
-def _counts(scene: Scene, text: str) -> Counts:
-    """Count the mentions, the kinds, the instances and the faults of a caption."""
-    named, extra = instances(scene, text)
-    own = {"kinds": len({name for _, _, name in mentions(text)}), "instances": named, "extra instances": extra}
-    return caption_counts(scene, text) | own | {"broken": int(is_broken(text))}
-
-
-def _figures(total: Mapping[str, float]) -> dict[str, float]:
-    """Return the figures of captions, and those of their faults, in percent."""
-    return caption_figures(total) | {
-        **kinds_f1(total),
-        "instances": 100 * ratio(total["extra instances"], total["instances"]),
-        "broken": 100 * ratio(total["broken"], total["captions"]),
-    }
-
-
-def kinds_f1(total: Mapping[str, float]) -> dict[str, float]:
-    """Return the F1 of the kinds of objects named, in percent."""
-    return {"F1": 200 * ratio(total["recalled objects"], total["kinds"] + total["objects"])}
 
 
 def _texts(lvlm: Lvlm, task: Caption, scenes: Sequence[Scene]) -> list[str]:

@@ -14,7 +14,7 @@ from scipy import stats
 from sira_cli.analysis.bench.measure import Spread
 from sira_cli.analysis.sweep import by_captions
 from sira_cli.demo.measure import SceneReport
-from sira_cli.demo.questions import caption, hallucinated, held_out
+from sira_cli.demo.questions import caption, hallucinated, held_out, mentions
 from sira_cli.demo.scenes import VALIDATION_SEEDS, Scene, SceneObject, render
 from sira_cli.eval import figures
 from sira_cli.eval.statistics import Figure, auroc_interval, estimates, student
@@ -68,6 +68,11 @@ def test_figures_with_a_second_look_are_those_of_the_texts():
         wrong[name] = sum(bool(hallucinated(*pair)) for pair in zip(scenes, texts, strict=True))
         assert report.figures[name]["CHAIRs"].value == 50 * wrong[name]
         assert report.figures[name]["words"].value == sum(len(text.split()) for text in texts) / 2
+        assert report.figures[name]["broken"].value == 50 * sum(map(is_broken, texts))
+        named = [{kind for _, _, kind in mentions(text)} for text in texts]
+        kinds = [(named[number], {*scene.objects}) for number, scene in enumerate(scenes)]
+        right, every = sum(len(a & b) for a, b in kinds), sum(len(a) + len(b) for a, b in kinds)
+        assert report.figures[name]["F1"].value == pytest.approx(200 * right / every)
     assert ([*report.figures], done, wrong["greedy"] > 0) == ([*wrong], [2], True)
     changed = wrong["greedy + guide"] - wrong["greedy"]
     assert report.differences["greedy + guide"]["CHAIRs"].value == 50 * changed
