@@ -83,16 +83,17 @@ class Comparison(Measured):
         first = next(iter(self.report.figures))
         return (
             f"In percent, except words, on {self.report.scenes:,} test scenes. Brackets: paired difference to {first}, "
-            "± half its 95 % interval. F1: of the kinds of objects named. Broken: a checker of grammar, articles and "
-            f"numbers found a fault. time: of a caption, relative to {first}'s of the same scene, median of "
-            f"{self.timed}, methods in turn."
+            "± half its 95 % interval; ≈: no difference shown. F1: of the kinds of objects named. Broken: a checker of "
+            f"grammar, articles and numbers found a fault. time: a caption's, relative to {first}'s of the same scene, "
+            f"median of {self.timed}."
         )
 
     def _cells(self, method: str, names: Sequence[str]) -> list[str]:
-        figures, differences = self.report.figures[method], self.report.differences.get(method)
-        if differences is None:
+        figures, changes = self.report.figures[method], self.report.differences.get(method)
+        if changes is None:
             return [f"{figures[name]}" for name in names]
-        return [f"{figures[name].value:.1f} ({differences[name]:+})" for name in names]
+        shown = {name: "≈" if change.low <= 0 <= change.high else f"({change:+})" for name, change in changes.items()}
+        return [f"{figures[name].value:.1f} {shown[name]}" for name in names]
 
     def _settings(self, method: str) -> str:
         if self.origin.get(method, AUTHORS) == AUTHORS:

@@ -56,9 +56,9 @@ class VerifiedReport(Measured):
             ]
             rows.append([name, *cells, f"{self.seconds[name].median:.2f}" if name in self.seconds else ""])
         return (
-            f"In percent, except words and seconds, on {self.report.scenes:,} scenes. F1: of the kinds of objects "
-            "named. Instances: of kinds that are there, more than there are. seconds: per picture, "
-            f"median of {self.timed} on {self.machine}, {find('demo').load.dtype}.\n\n{markdown(rows)}"
+            f"In percent, except words and seconds, on {self.report.scenes:,} scenes. Instances: of kinds that are "
+            f"there, more than there are. seconds: per picture, median of {self.timed} on {self.machine}, "
+            f"{find('demo').load.dtype}.\n\n{markdown(rows)}"
         )
 
 
