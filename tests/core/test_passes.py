@@ -28,27 +28,26 @@ from tests.support.helpers import case_of, equal_streams, family_prompts, genera
 TEXT = [11, 57, 33, 7, 42]
 
 
+FORCED = [(name, rows, [TEXT]) for name in tiny.REPRESENTATIVES for rows in (2, 16)]
+BATCHED = ["LLaVA-1.5", "Qwen2.5-VL", "Gemma 3", "PaliGemma", "InternVL"]
+FORCED += [(name, 16, [TEXT[:1], TEXT, TEXT[2:4]]) for name in BATCHED]
+
+
 def slow(case: tiny.Tiny, k: int, text: list[int]) -> reference.Reference:
     return reference.decode(case, k, 0.5, len(text), follow=text)
 
 
-@pytest.mark.parametrize("rows", [2, 16])
-def test_forced_tokens_equal_an_uncached_forward(family: tiny.Tiny, rows: int, monkeypatch):
+@pytest.mark.parametrize(("name", "rows", "texts"), FORCED)
+def test_forced_texts_equal_an_uncached_forward(name: str, rows: int, texts: list[list[int]], monkeypatch):
     monkeypatch.setattr(passes, "ROWS_AT_ONCE", rows)
-    steps = list(score(family.model, SiraConfig(k=3, alpha=0.7), family.inputs, [TEXT]))
-    expected = slow(family, 3, TEXT)
-    equal_streams(steps, expected)
-    contrast = 1.7 * expected.full - 0.7 * expected.cf
-    torch.testing.assert_close(torch.cat([step.contrast for step in steps]), contrast, atol=3e-4, rtol=0)
-
-
-@pytest.mark.parametrize("name", ["LLaVA-1.5", "Qwen2.5-VL", "Gemma 3", "PaliGemma", "InternVL"])
-def test_texts_of_several_lengths_in_a_batch(name: str):
-    case, texts = case_of(name), [TEXT[:1], TEXT, TEXT[2:4]]
-    steps = list(score(case.model, SiraConfig(k=3), left_pad([case.inputs] * 3), texts))
+    case = case_of(name)
+    steps = list(score(case.model, SiraConfig(k=3, alpha=0.7), left_pad([case.inputs] * len(texts)), texts))
     assert len(steps) == len(TEXT)
     for row, text in enumerate(texts):
-        equal_streams(steps[-len(text) :], slow(case, 3, text), row=row)
+        expected, own = slow(case, 3, text), steps[-len(text) :]
+        equal_streams(own, expected, row=row)
+        contrast = 1.7 * expected.full - 0.7 * expected.cf
+        torch.testing.assert_close(torch.stack([step.contrast[row] for step in own]), contrast, atol=3e-4, rtol=0)
 
 
 @pytest.mark.parametrize("cap", [None, 2.0])
