@@ -131,15 +131,6 @@ def test_methods_take_turns_and_greedy_is_always_among_them(qwen: Lvlm, monkeypa
     assert BenchReport.from_json(report.to_json()) == report
 
 
-def test_a_preset_is_measured_with_its_own_weights(sira):
-    code, out, err = sira("bench", "-p", "demo", "--method", "sira", "--max-new-tokens", "3,2", "--runs", 1, "--json")
-    assert code == 0, err
-    record = json.loads(out)
-    assert (record["lengths"], record["weights"], "stand_ins" in record) == ([2, 3], "its own", False)
-    assert [(row["method"], row["image_tokens"]) for row in record["rows"]] == [("greedy", 64), ("sira", 64)]
-    assert record["rows"][0]["step"]["ratio"] == {"median": 1, "low": 1, "high": 1}
-
-
 def test_a_shape_needs_no_checkpoint(sira, tmp_path, monkeypatch: pytest.MonkeyPatch):
     shape = small("qwen2.5-vl-3b")
     for module in (package, random_models):

@@ -149,6 +149,8 @@ def test_controls_are_what_only_other_captions_name():
         assert len(groups) == len(controls) == min(8, len(others))
         assert not any(control.spans for control in controls)
         assert all(WORDS.group(control.name) == control.group for control in controls)
+    drawn = {tuple(control.group for control in words.things(f"Nothing {number}.")) for number in range(9)}
+    assert len(drawn) == 9  # each text draws anew
     with pytest.raises(DataError, match="name no different things of a list"):
         WithControls(WORDS, ["A dog.", "The puppy."])
 

@@ -104,7 +104,7 @@ def test_the_command_examines_this_machine(sira, memory, monkeypatch):
     memory(16 * GB)
     code, text, _ = sira("doctor")
     lines = [line.split() for line in text.splitlines()]
-    for row in (["qwen2.5-vl-7b", "17.4", "GB", "no"], ["qwen3.5-4b", "9.8", "GB", "yes"], ["hub", "offline", "mode"]):
+    for row in (["llava-1.5-7b", "15.4", "GB", "no"], ["qwen3.5-4b", "9.8", "GB", "yes"], ["hub", "offline", "mode"]):
         assert row in lines
     assert (code, text.endswith("\nnext: sira demo (drawn scenes only)\n")) == (0, True)
     monkeypatch.setattr(doctor, "hub_state", lambda: hub.REACHABLE)

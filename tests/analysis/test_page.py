@@ -237,7 +237,8 @@ def test_the_newest_records_have_their_doubtful_words_marked(sira, tmp_path):
     sure, failure, cat = content(page.html)["entries"]
     assert (sure["marks"], sure["support"]) == ([], 0.95)
     assert (failure["error"][-10:], failure["support"]) == (")><!-- \u2028 \ud800", None)
-    assert (cat["text"], cat["unsure"]) == ("A 🐈, a cat and a dog.", ["cat 0.10", "dog 0.70"])
+    assert (cat["text"], cat["support"]) == ("A 🐈, a cat and a dog.", 0.1)
+    assert cat["unsure"] == ["cat 0.10", "dog 0.70"]
     assert cat["marks"] == [[7, 10, 4, "cat 0.10"], [17, 20, 1, "dog 0.70"]]
     assert (page.shows, page.notes) == ("3 records", ("without their picture: 1 (the cards say why)",))
     pictures = page.html.partition('id="pictures">')[2].partition("</script>")[0].split("\n")

@@ -84,6 +84,10 @@ def test_beta_is_compared_too(llava):
         for picked in (free, cut):
             found = compare(llava, SiraConfig(k=4, alpha=20.0, beta=beta), [picked], [step], torch.float32)
             assert found.equal_tokens == (picked == token)
+    edge = float((step.full[0, free] - step.full.max()).exp())  # the beta that rules out what is below this token
+    for beta, by_rounding in ((0.999999 * edge, True), (0.5 * edge, False)):
+        found = compare(llava, SiraConfig(k=4, alpha=20.0, beta=beta), [cut], [step], torch.float32)
+        assert found.equal_tokens == by_rounding
 
 
 def test_late_layers_that_read_nothing_prove_nothing(qwen):

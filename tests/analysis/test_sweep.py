@@ -219,6 +219,8 @@ def test_an_interrupted_run_goes_on_where_it_stopped(sira, loaded, demo, tmp_pat
     for option, refusal in (("--k=1", "k is [1, 7] there and [1] now"), ("--alpha=1", "alpha is [0.5, 2.0] there")):
         code, _, err = sira("sweep", *options, option, "-o", file)
         assert (code, refusal in err, file.read_bytes()) == (2, True, whole.read_bytes()), err
+    file.write_bytes(whole.read_bytes().replace(b"torch.float32", b"torch.float16"))  # known when the model is loaded
+    assert "dtype is 'torch.float16' there and 'torch.float32' now" in sira("sweep", *options, "-o", file)[2]
     file.write_bytes(b"precious\n")
     code, _, err = sira("sweep", *options, "-o", file)
     assert (code, "line 1 was not written by a sweep" in err, file.read_bytes()) == (2, True, b"precious\n"), err

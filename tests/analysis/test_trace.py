@@ -23,7 +23,7 @@ from sira_cli.pictures.sources import as_picture, located
 from tests.support.checkpoints import REPRESENTATIVES
 from tests.support.eval.writing import lines as write_lines
 from tests.support.eval.writing import read, save
-from tests.support.traces import SCHEMA, failed, make_trace, write_traces
+from tests.support.traces import SCHEMA, make_trace, write_traces
 
 EXAMPLES = sorted(Path(__file__).parents[2].glob("examples/*.png"))
 PROMPT = "Describe this image."
@@ -240,8 +240,8 @@ def test_a_file_of_traces_goes_on_where_a_run_stopped(sira, tmp_path, monkeypatc
         file.write_bytes(left)
         assert sira(*command)[0] == 0
         assert content() == expected
-    failure = json.dumps(failed("no picture")[0]).encode() + b"\n"
-    file.write_bytes(b"".join([*lines[:5], failure, *lines[10:]]))  # the second one is tried again
+    failure = lines[9].replace(b'"status": "ok"', b'"status": "error"')  # as of a text whose reasoning did not end
+    file.write_bytes(b"".join([*lines[:9], failure, *lines[10:]]))  # the second one is tried again
     assert sira(*command)[0] == 0
     assert content() == [*expected[:5], *expected[10:], *expected[5:10]]
     monkeypatch.setattr("sira_cli.run.lvlm.load", None)

@@ -30,16 +30,6 @@ from tools.grammar import broken_sentences, instances, is_broken, is_right
 from tools.verified import measure_verified
 
 
-def test_every_grid_begins_with_the_authors_settings_and_holds_valid_ones():
-    for name, grid in choose.GRIDS.items():
-        tried = choose.settings_to_try(name)
-        own = METHODS[name].settings()
-        assert tried[0] == {key: own[key] for key in grid}
-        assert all(tried.count(cell) == 1 for cell in tried)
-        for cell in tried:
-            METHODS[name].with_values(**cell)
-
-
 def test_what_ships_was_chosen_by_the_rule(tmp_path):
     chosen = read_chosen()
     for name, row in chosen.items():
