@@ -35,14 +35,6 @@ def test_equals_the_reference(name: str, k: int, record_property):
         record_property("conformance", (name, *found))
 
 
-@pytest.mark.parametrize("alpha", [0.0, 1.0, 2.5])
-def test_other_strengths(llava: tiny.Tiny, alpha: float):
-    """Alpha comes after the logits, so that one family stands for all."""
-    compared(llava, SiraConfig(k=3, alpha=alpha))
-    tokens, _ = generate_sira(llava.model, llava.inputs, SiraConfig(k=3, alpha=alpha))
-    assert torch.equal(tokens, generate(llava.model, llava.inputs)) == (alpha == 0)
-
-
 def test_video_tokens_are_image_tokens():
     """A picture and a video in one prompt, as Qwen's processor prepares them."""
     case = case_of("Qwen2.5-VL")
