@@ -59,7 +59,7 @@ def test_options_offer_what_there_is(sira):
         (["pope", "{q}", "--images", "x", "--answers", "y"], "give --images FOLDER to ask the model, or --answers"),
         (["pope", "{q}", "--answers", "missing.json"], "--answers missing.json: no such file"),
         (["pope", "{q}", "--answers", "{q}", "--method", "vcd"], "--method is for runs: leave it out"),
-        (["pope", "{q}", "--answers", "{q}", "--option", "suffix=x"], "--option suffix=x: is for runs: leave it out"),
+        (["chair", "{c}", "--answers", "{q}", "--option", "prompt=x"], "--option prompt=x: is for runs: leave it out"),
         (["pope", "{q}", "--images", "{i}", "--shard", "3/2", "-o", "out"], "--shard 3/2: expected I/N with I from 1"),
         (["pope", "{q}", "--images", "{i}", "--shard", "1/2"], "--shard needs --output FOLDER"),
         (["pope", "{q}", "--images", "{i}", "-o", "out.jsonl"], "--output out.jsonl: expected a folder"),
