@@ -16,16 +16,20 @@ from PIL import Image
 
 from sira_cli.cli.serve import LOCAL_NAMES
 from sira_cli.serve import Limits
-from tests.serve.helpers import LONG, PICTURES, PROMPT, counted, post, refusal, running, said
+from tests.serve.helpers import LONG, PICTURES, PROMPT, counted, post, refusal, running, said, streaming, wait_for
 from tests.support.helpers import SIRA, imported
 
 # --- who goes, and who comes too often
 
 
-def test_who_comes_when_too_many_wait_is_told_to_come_again(lvlm):
-    with running(lvlm, limits=Limits(waiting=1), batch_size=1) as address, ThreadPoolExecutor(12) as pool:
-        answers = list(pool.map(lambda _: post(address), range(12)))
-    assert {(each.status_code, each.headers.get("retry-after")) for each in answers} == {(200, None), (429, "2")}
+def test_who_comes_when_too_many_wait_is_told_to_come_again(endless):
+    limits = Limits(waiting=1, tokens=LONG)
+    with running(endless, limits=limits, batch_size=1) as address, ThreadPoolExecutor(1) as pool:
+        with streaming(address):
+            waiting = pool.submit(post, address, max_tokens=2)
+            wait_for(address, 1, waiting)
+            refused = post(address, timeout=10)
+        assert (refused.status_code, refused.headers["retry-after"], waiting.result().status_code) == (429, "2", 200)
 
 
 @pytest.mark.parametrize("sira", [{}, {"verify": "guide"}, {"method": "opera"}])
