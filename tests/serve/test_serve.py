@@ -23,13 +23,16 @@ from tests.support.helpers import SIRA, imported
 
 
 def test_who_comes_when_too_many_wait_is_told_to_come_again(endless):
-    limits = Limits(waiting=1, tokens=LONG)
-    with running(endless, limits=limits, batch_size=1) as address, ThreadPoolExecutor(1) as pool:
+    """Those who wait are decoded together, up to two pictures of the largest size."""
+    limits = Limits(waiting=3, tokens=LONG, megapixels=0.15)
+    with running(endless, limits=limits) as address, ThreadPoolExecutor(3) as pool:
         with streaming(address):
-            waiting = pool.submit(post, address, max_tokens=2)
-            wait_for(address, 1, waiting)
+            waiting = [pool.submit(post, address, max_tokens=2) for _ in range(3)]
+            wait_for(address, 3, *waiting)
             refused = post(address, timeout=10)
-        assert (refused.status_code, refused.headers["retry-after"], waiting.result().status_code) == (429, "2", 200)
+        assert (refused.status_code, refused.headers["retry-after"]) == (429, "2")
+        assert [each.result().status_code for each in waiting] == [200] * 3
+        assert counted(address, "sira_batch_texts_count") >= 3  # of one, two and one
 
 
 @pytest.mark.parametrize("sira", [{}, {"verify": "guide"}, {"method": "opera"}])
