@@ -164,12 +164,9 @@ def case_of(kind: str) -> Tiny:
 
 def longer(case: Tiny, more: int) -> dict[str, Any]:
     """The same prompt with so many tokens more in front of it."""
-    shape = case.inputs["input_ids"].shape
-    inputs = {}
-    for name, value in case.inputs.items():
-        if value.shape == shape:
-            value = torch.cat([value[:, :1].expand(-1, more), value], dim=1)
-        inputs[name] = value
+    inputs = dict(case.inputs)
+    for name in [name for name, value in inputs.items() if value.shape == inputs["input_ids"].shape]:
+        inputs[name] = torch.cat([inputs[name][:, :1].expand(-1, more), inputs[name]], dim=1)
     inputs["input_ids"][:, :more] = prompt(0, more, 0, seed=1)
     return inputs
 
@@ -179,9 +176,8 @@ def stacked(kind: str, batch: dict[str, Any], singles: list[dict[str, Any]]) -> 
     if kind.startswith("minicpm"):  # patches lie in a row
         batch["pixel_values"] = torch.cat([single["pixel_values"] for single in singles], dim=3)
     if kind == "molmo2":  # numbers of patches, counted on
-        batch["image_token_pooling"] = torch.cat(
-            [single["image_token_pooling"] + 16 * index for index, single in enumerate(singles)]
-        )
+        pooled = [single["image_token_pooling"] + 16 * index for index, single in enumerate(singles)]
+        batch["image_token_pooling"] = torch.cat(pooled)
     return batch
 
 

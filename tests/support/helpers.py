@@ -276,11 +276,9 @@ def family_prompts(name: str, case: Tiny) -> list[dict[str, Tensor]]:
 
 def with_role(inputs: dict[str, Tensor]) -> dict[str, Tensor]:
     """The prompt of one row behind a few tokens more."""
-    longer = {}
-    for name, value in inputs.items():
-        if value.shape == inputs["input_ids"].shape:
-            value = F.pad(value, (3, 0), value=1 if name == "attention_mask" else 0)
-        longer[name] = value
+    longer = dict(inputs)
+    for name in [name for name, value in inputs.items() if value.shape == inputs["input_ids"].shape]:
+        longer[name] = F.pad(inputs[name], (3, 0), value=int(name == "attention_mask"))
     longer["input_ids"][:, :3] = ROLE
     return longer
 

@@ -83,9 +83,11 @@ def qwen_inputs(ids: Tensor, grid: tuple[int, int, int] = (1, 8, 8), seed: int =
     """Markers around the image, patches for `grid`, token types as the processor gives them."""
     first, last = (ids[0] == IMAGE).nonzero().flatten()[[0, -1]].tolist()
     ids[0, first - 1], ids[0, last + 1] = 102, 103
-    patches = pixels(grid[1] * grid[2], 3 * 2 * 8 * 8, seed=seed)
-    kinds = (ids == IMAGE).int()
-    return with_mask(ids, pixel_values=patches, image_grid_thw=torch.tensor([grid]), mm_token_type_ids=kinds)
+    picture = {
+        "pixel_values": pixels(grid[1] * grid[2], 3 * 2 * 8 * 8, seed=seed),
+        "image_grid_thw": torch.tensor([grid]),
+    }
+    return with_mask(ids, **picture, mm_token_type_ids=(ids == IMAGE).int())
 
 
 def with_mask(ids: Tensor, **inputs: Tensor) -> dict[str, Tensor]:
@@ -130,7 +132,6 @@ def qwen(version: str) -> Tiny:
     rope: dict[str, Any] = {"rope_type": "default", "mrope_section": [2, 3, 3], "rope_theta": 1e4}
     text: dict[str, Any] = {**TEXT, "rope_parameters": rope}
     vision: dict[str, Any] = dict(QWEN_VISION)
-    boundaries: tuple[int, ...] = (1, 3, 5)
     if version == "2":
         vision.update(embed_dim=32, hidden_size=64, mlp_ratio=2)
         del vision["intermediate_size"], vision["out_hidden_size"]
@@ -139,10 +140,10 @@ def qwen(version: str) -> Tiny:
     else:
         text.update(head_dim=16, rope_parameters={**rope, "mrope_section": [4, 2, 2], "mrope_interleaved": True})
         vision.update(depth=3, deepstack_visual_indexes=[0, 1, 2], num_position_embeddings=64)
-        boundaries = (1, 3)  # K = 5 would fork inside DeepStack: refused, tested apart
     name = {"2": "Qwen2VL", "2.5": "Qwen2_5_VL", "3": "Qwen3VL"}[version]
     config = getattr(hf, f"{name}Config")(text_config=text, vision_config=vision, image_token_id=IMAGE, **MARKERS)
     model = build(config, getattr(hf, f"{name}ForConditionalGeneration"))
+    boundaries = (1, 3) if version == "3" else (1, 3, 5)  # K = 5 would fork inside DeepStack: refused, tested apart
     return Tiny(model, qwen_inputs(prompt()), {"mm_token_type_ids": 0}, boundaries)
 
 
@@ -223,8 +224,8 @@ def gemma4(size: str) -> Tiny:
     model, ids = build(config, hf.Gemma4ForConditionalGeneration), prompt()
     places = torch.tensor([[x, y] for y in range(8) for x in range(8)])[None]  # 8 x 8 patches, pooled to 16 tokens
     picture = {"pixel_values": pixels(1, 64, 3 * 4 * 4).sigmoid(), "image_position_ids": places}
-    kinds = (ids == IMAGE).long()
-    return Tiny(model, with_mask(ids, **picture, mm_token_type_ids=kinds), {"mm_token_type_ids": 0})
+    inputs = with_mask(ids, **picture, mm_token_type_ids=(ids == IMAGE).long())
+    return Tiny(model, inputs, {"mm_token_type_ids": 0})
 
 
 def paligemma(version: int = 1) -> Tiny:
