@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import json
 import re
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -50,9 +49,19 @@ def test_prompt_pixels_and_greedy_text_are_those_of_transformers(family, checkpo
     tokenizer = hf.AutoTokenizer.from_pretrained(checkpoint)
     config = json.loads((checkpoint / "config.json").read_text())
     image_token = config.get("image_token_id") or config["image_token_index"]
+    processor = model.processor if family in WITH_TORCHVISION else hf.AutoProcessor.from_pretrained(checkpoint)
+    how = {"add_generation_prompt": True, "tokenize": True, "return_dict": True, "return_tensors": "pt"}
     for picture in (photos["chelsea"], photos["tall"]):
-        ours = chat_inputs(model.processor, model.model.config.model_type, [Image.open(picture)], [PROMPT])
-        theirs = _their_inputs(family, checkpoint, model.processor, Image.open(picture))
+        image = Image.open(picture)
+        ours = chat_inputs(model.processor, model.model.config.model_type, [image], [PROMPT])
+        parts: Any = [{"type": "image", "image": image}, {"type": "text", "text": PROMPT}]
+        if family.startswith("PaliGemma"):
+            theirs = processor(images=image, text=f"<image>{PROMPT}", return_tensors="pt")
+        elif family.startswith("JoyCaption"):  # as its model card says
+            text = processor.apply_chat_template([{"role": "user", "content": PROMPT}], add_generation_prompt=True)
+            theirs = processor(text=[text], images=[image], return_tensors="pt")
+        else:
+            theirs = processor.apply_chat_template([{"role": "user", "content": parts}], **how)
         assert ours["input_ids"].tolist() == theirs["input_ids"].tolist()
         for name in {"pixel_values"} | (ours.keys() & theirs.keys()):
             assert torch.equal(ours[name], theirs[name]), name
@@ -65,18 +74,6 @@ def test_prompt_pixels_and_greedy_text_are_those_of_transformers(family, checkpo
         assert (result.status, result.output_tokens, result.prompt_tokens) == ("ok", 6, len(ids))
         assert result.image_tokens == ids.count(image_token) > 0
         assert result.text
-
-
-def _their_inputs(family: str, checkpoint: Path, ours: Any, image: Image.Image) -> Any:
-    message = {"role": "user", "content": [{"type": "image", "image": image}, {"type": "text", "text": PROMPT}]}
-    processor = ours if family in WITH_TORCHVISION else hf.AutoProcessor.from_pretrained(checkpoint)
-    if family.startswith("PaliGemma"):
-        return processor(images=image, text=f"<image>{PROMPT}", return_tensors="pt")
-    if family.startswith("JoyCaption"):  # as its model card says
-        text = processor.apply_chat_template([{"role": "user", "content": PROMPT}], add_generation_prompt=True)
-        return processor(text=[text], images=[image], return_tensors="pt")
-    how = {"add_generation_prompt": True, "tokenize": True, "return_dict": True, "return_tensors": "pt"}
-    return processor.apply_chat_template([message], **how)
 
 
 @pytest.mark.parametrize("as_list", [False, True])

@@ -29,7 +29,7 @@ SMALL = {
     "additionalProperties": False,
 }
 SIZES = {"name": {"type": "string", "maxLength": 12}, "count": {"type": "integer", "minimum": 2, "maximum": 30}}
-FREE = {"type": "object", "properties": SIZES, "required": ["name", "count"], "additionalProperties": False}
+FREE = {"type": "object", "properties": SIZES, "required": [*SIZES], "additionalProperties": False}
 
 
 def all_texts() -> set[str]:

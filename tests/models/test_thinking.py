@@ -61,7 +61,6 @@ def plan(lvlm, text: str) -> list[int]:
         ("switch", False, BEGIN + EMPTY, BEGIN + EMPTY),
         ("switch", True, BEGIN + "<think>\n", BEGIN + EMPTY),
         ("always", False, BEGIN + "<think>\n", BEGIN + EMPTY),
-        ("always", True, BEGIN + "<think>\n", BEGIN + EMPTY),
         ("never", False, BEGIN, BEGIN),
         ("gemma4", False, GEMMA, GEMMA),
         ("gemma4", True, GEMMA, GEMMA),

@@ -28,17 +28,6 @@ def write_tar(path: Path, members: Iterable[tuple[str, bytes]]) -> Path:
     return path
 
 
-def claiming(name: str, size: int, kind: bytes = tarfile.REGTYPE) -> bytes:
-    """The header of a member that claims to have any size, in binary, as large ones are written."""
-    member = tarfile.TarInfo(name)
-    member.type = kind
-    header = bytearray(member.tobuf(tarfile.GNU_FORMAT))
-    header[124:136] = (size % 256**12).to_bytes(12, "big") if size < 0 else b"\x80" + size.to_bytes(11, "big")
-    header[148:156] = b" " * 8
-    header[148:156] = b"%06o\0 " % sum(header)
-    return bytes(header)
-
-
 def drawn(count: int, first: int = 0) -> list[tuple[str, bytes]]:
     """Members of drawn scenes: per key a picture, its text and what a JSON file says about it."""
     members = []
