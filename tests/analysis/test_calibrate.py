@@ -19,7 +19,6 @@ from sira_cli.analysis.calibration import ict, maskcd
 from sira_cli.analysis.experiment import Units
 from sira_cli.analysis.questions import Question, QuestionSet, black_out, with_places
 from sira_cli.core.reference import extend
-from sira_cli.demo.scenes import VALIDATION_SEEDS
 from sira_cli.errors import AttachError, DataError, PictureError
 from sira_cli.methods.calibrated import Calibration
 from sira_cli.methods.maskcd import MASS
@@ -213,21 +212,10 @@ def test_directions_made_once_are_found_by_the_model(sira, tmp_path, llava_folde
     assert (code, "has no object level, only image" in err) == (2, True)
 
 
-@pytest.fixture
-def shipped() -> Calibration:
-    revision = find_checkpoint(presets.find("demo"), offline=True).revision
-    return Calibration.read(presets.find_calibration("ict", revision))
-
-
-def test_the_bundled_model_comes_with_a_calibration(shipped):
-    origin = shipped.origin
-    assert (origin.kind, origin.model) == ("ict", presets.BUNDLED)
-    assert origin.made_from["questions"] == {"image": 600, "object": 600}
-    assert all(int(seed) in VALIDATION_SEEDS for seed in origin.made_from["scenes"].split("-"))
-
-
 @pytest.mark.slow
-def test_the_command_in_the_documents_makes_the_shipped_one(tmp_path, sira, shipped):
+def test_the_command_in_the_documents_makes_the_shipped_one(tmp_path, sira):
+    revision = find_checkpoint(presets.find("demo"), offline=True).revision
+    shipped = Calibration.read(presets.find_calibration("ict", revision))
     assert sira("calibrate", "ict", "-p", "demo", "-o", tmp_path / "again.safetensors", "-q")[0] == 0
     again = Calibration.read(tmp_path / "again.safetensors")
     assert again.origin.made_from == shipped.origin.made_from
