@@ -1,4 +1,4 @@
-"""`sira serve` as a program: who goes, who comes too often, limits, keys, addresses, and the command itself."""
+"""`sira serve` as a program: who goes, who comes too often, limits, keys, addresses, the command, and its page."""
 
 from __future__ import annotations
 
@@ -15,8 +15,10 @@ import pytest
 from PIL import Image
 
 from sira_cli.cli.serve import LOCAL_NAMES
+from sira_cli.look.claims import bare, doubt, says_something
 from sira_cli.serve import Limits
 from tests.serve.helpers import LONG, PICTURES, PROMPT, counted, post, refusal, running, said, streaming, wait_for
+from tests.support.browser import tab, wait
 from tests.support.helpers import SIRA, imported
 
 # --- who goes, and who comes too often
@@ -72,13 +74,15 @@ def test_a_text_that_takes_too_long(endless):
 
 
 def test_urls_are_fetched_where_that_is_allowed_and_only_from_public_addresses(lvlm, monkeypatch):
-    with running(lvlm, allow_urls=True) as address:
+    with running(lvlm, limits=Limits(mb=0.004), allow_urls=True) as address:
         named = f"{address}/metrics".replace("127.0.0.1", "localhost")
         private = refusal(post(address, messages=said(picture=named)))["message"]
         assert "failed_to_download: localhost has no public address" in private
         assert not any(each in private for each in ("127.0.0.1", "::1", "allow"))  # where a name leads is not told
         monkeypatch.setattr("sira_cli.pictures.web.is_public", lambda ip: True)
-        assert "is not a picture" in post(address, messages=said(picture=f"{address}/metrics")).text  # it was fetched
+        assert "is not a picture" in post(address, messages=said(picture=f"{address}/health")).text  # it was fetched
+        large = refusal(post(address, messages=said(picture=f"{address}/page/script.js")), 413)["message"]
+        assert large == "image_url: larger than 4,194 bytes"
 
 
 def test_limits_of_bodies_and_pictures(lvlm):
@@ -168,3 +172,61 @@ def test_what_is_wrong_is_known_before_anything_large_is_imported(given, code):
         found, modules, err = imported("serve", "--port", taken.getsockname()[1], *given)
     assert (found, {"torch", "transformers"} & modules) == (code, set())
     assert ("is taken by another program: give another one" if code == 2 else "/nonexistent") in err
+
+
+# --- the page at / in a real browser: two texts beside each other
+
+FINISHED = "return document.querySelector('#stop').ariaDisabled === 'true'"
+TEXTS = "return [...document.querySelectorAll('.text')].map(one => one.textContent)"
+
+
+def opened(browser, address) -> None:
+    browser.open(address)
+    wait(browser, "return !document.querySelector('#ask').hidden")
+
+
+@pytest.mark.smoke
+def test_a_picture_is_described_by_two_methods(browser, lvlm, tmp_path):
+    """A name that is code stays a name, and words to doubt are marked as in the record."""
+    picture = tmp_path / "<img src=x onerror=alert(1)>.png"
+    picture.write_bytes(PICTURES[3].read_bytes())
+    lvlm = lvlm.under(lvlm.decoder, lvlm.preset.with_settings(max_new_tokens=100))
+    methods = ["sira", "greedy"]
+    expected = [lvlm.under(lvlm.preset.method(name)).caption(picture).text for name in methods]
+    with running(lvlm) as address:
+        opened(browser, address)
+        browser.click("#run")
+        assert browser.text("#trouble") == "Choose a picture first."
+        browser.type("#file", str(picture))
+        assert tab(browser, 3) == ["Question", "Run Ctrl Enter", "Stop Esc"]
+        browser.press("Control", "Enter", together=True)
+        wait(browser, "return document.querySelector('[role=status]').textContent !== ''")
+        wait(browser, FINISHED)
+        assert browser.run("return [...document.querySelectorAll('h2')].map(one => one.textContent)") == methods
+        assert browser.run(TEXTS) == expected
+        sira = {"method": "greedy", "words": True}
+        scored = post(address, messages=said(lvlm.preset.prompts.caption, picture), sira=sira).json()["sira"]["words"]
+        doubted = [bare(word["word"]) for word in scored if says_something(word["word"]) and doubt(word["grounding"])]
+        marked = "return [...document.querySelectorAll('article:last-child .tok')].map(one => one.textContent)"
+        assert browser.run(marked) == doubted != []
+        assert browser.text("#name") == picture.name
+        browser.type("#question", "Is there a dog in the image?")
+        browser.click("#run")
+        wait(browser, FINISHED)
+        assert browser.run(TEXTS)[0] == lvlm.ask(picture, "Is there a dog in the image?").text
+        sinks = "try { document.body.innerHTML = '<b>x</b>'; } catch (error) { return error.name; }"
+        assert browser.run(sinks) == "TypeError"  # the policy lets no text become elements
+        assert "TrustedHTML" in browser.log("browser")[0]["message"]
+        assert not browser.alert()
+        assert all(url.startswith((address, "data:", "blob:")) for url in browser.requests())
+
+
+def test_isolating_headers(address):
+    headers = httpx.get(address).headers
+    policy = "default-src 'none'; script-src 'self'; style-src 'self'; img-src data: blob:; connect-src 'self'; "
+    policy += "base-uri 'none'; form-action 'none'; frame-ancestors 'none'; require-trusted-types-for 'script'"
+    assert headers["content-security-policy"] == policy
+    for path in ("", "/page/style.css", "/page/script.js", "/page/element.js"):
+        headers = httpx.get(address + path).headers
+        assert (headers["x-content-type-options"], headers["referrer-policy"]) == ("nosniff", "no-referrer")
+        assert headers["cross-origin-resource-policy"] == "same-origin"
