@@ -61,7 +61,7 @@ class Comparison(Measured):
 
     report: SceneReport  # figures and outcomes; the others are compared with the first method
     settings: dict[str, dict[str, Any]]  # of each method, the chosen ones, or all of its own
-    origin: dict[str, str]  # of these: `validation` scenes, or its defaults: mostly its `authors`'
+    origin: dict[str, str]  # `validation` if they were chosen on these scenes, `authors` if they are its defaults
     cost: dict[str, Spread]  # by method, the time of a caption relative to greedy's of the same scene
     timed: int  # number of scenes for `cost`
     file = FOLDER / "figures.json"

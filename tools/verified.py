@@ -57,8 +57,8 @@ class VerifiedReport(Measured):
             rows.append([name, *cells, f"{self.seconds[name].median:.2f}" if name in self.seconds else ""])
         return (
             f"In percent, except words and seconds, on {self.report.scenes:,} scenes. Instances: of kinds that are "
-            f"there, more than there are. seconds: per picture, median of {self.timed} on {self.machine}, "
-            f"{find('demo').load.dtype}.\n\n{markdown(rows)}"
+            f"there, more than there are. Brackets: difference to {first}. seconds: per picture, median of "
+            f"{self.timed} on {self.machine}, {find('demo').load.dtype}.\n\n{markdown(rows)}"
         )
 
 

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from sira_cli.core.config import SiraConfig
-from sira_cli.errors import UnsupportedModelError
+from sira_cli.errors import AttachError, UnsupportedModelError
 from sira_cli.methods.base import Ability, Inputs, Method
 
 if TYPE_CHECKING:
@@ -46,10 +47,10 @@ class LogitsOnly(Method):
         from sira_cli.core.arguments import cache_of
 
         earlier: list[Tensor] = []  # [B, V] each, of the running prompts
-        prompt = 0  # columns
+        prompt, own = 0, None  # columns, and a reference to the cache
 
         def decide(model: Any, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> Any:
-            nonlocal prompt
+            nonlocal prompt, own
             cache = cache_of(args, kwargs)
             if cache is None:
                 raise UnsupportedModelError(
@@ -58,7 +59,9 @@ class LogitsOnly(Method):
             z, columns = output.logits[:, -1].float(), int(cache.get_seq_length())  # [B, V]
             if columns == (args[0] if args else kwargs["input_ids"]).shape[1]:  # nothing came before these rows
                 earlier.clear()
-                prompt, cache.reorder_cache = columns, refuse_beams
+                prompt, own, cache.reorder_cache = columns, weakref.ref(cache), refuse_beams
+            elif own is None or own() is not cache:
+                raise AttachError("the cache was filled outside of this context: call `generate` without it, inside")
             output.logits = self.rule(z, earlier, columns - prompt)[:, None]  # [B, 1, V]
             self.keep(earlier, z)
             return output

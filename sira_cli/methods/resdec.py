@@ -7,6 +7,7 @@ steps of the text; the stable phase begins at the two neighbours that differ lea
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -27,8 +28,8 @@ class ResDec(LogitsOnly):
     """
 
     name = "resdec"
-    weight: float = setting(0.5, "weight of the earlier steps' logits, the paper's alpha", low=0, high=1)
-    pool: int = setting(128, "candidates over which steps are compared (the paper: 64 to 512)", low=2)
+    weight: float = setting(0.5, "weight of earlier logits (the paper's alpha)", low=0, high=1)
+    pool: int = setting(128, "tokens over which steps are compared (paper: 64 to 512)", low=2)
     beta: float = setting(0.1, "plausibility cut-off", low=0, high=1, above_low=True)
 
     def rule(self, z: Tensor, earlier: Sequence[Tensor], step: int) -> Tensor:
@@ -52,9 +53,8 @@ class ResDec(LogitsOnly):
 
 def divergence(log_p: Tensor, log_q: Tensor) -> Tensor:
     """Return the Jensen-Shannon divergence of distributions: log probabilities `[..., P]` -> `[...]`, in nats."""
-    p, q = log_p.exp(), log_q.exp()
-    log_m = ((p + q) / 2).log()
-    return (p * (log_p - log_m) + q * (log_q - log_m)).sum(-1) / 2
+    log_m = log_p.logaddexp(log_q) - math.log(2)  # finite where both probabilities are too small for a float
+    return (log_p.exp() * (log_p - log_m) + log_q.exp() * (log_q - log_m)).sum(-1) / 2
 
 
 @dataclass(frozen=True)

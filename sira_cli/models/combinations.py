@@ -56,6 +56,7 @@ ROWS = (
     Row("engine", "repetition", "{engine} has no {repetition}: {leave_out}"),
     Row("engine", "loading", "{engine} loads models itself, without {loading}: {leave_out}"),
     Row("engine", "thoughts", "{engine} rules tokens out from the first one on, also in {thoughts}: {leave_out}"),
+    Row("engine", "ruled", "{engine} rules tokens out before the rule of {ruled}: {leave_out}"),
     Row("engine", "cut", "{engine} rules tokens out after the cut-off `beta=`, which may leave none: {leave_out}"),
     Row("lists", "demo", "{lists}: the bundled model makes no list but of tags: use another preset (sira doctor)"),
 )
@@ -76,7 +77,6 @@ def check(
     """Check that the features of a run can be combined; `verify`: the mode of the second look."""
     generation, named = preset.generation, f"method {method.name}"
     tags = schema is not None and schema.as_tags
-    cuts = preset.sira_config.beta is not None or isinstance(method, LogitsOnly)
     changes = [f"`{name}=`" for name in preset.text.given() if not (tags and name in ("prefix", "suffix"))]
     features = {  # with their names in messages; empty: absent
         "sampling": "sampling" * (generation.temperature > 0),
@@ -102,7 +102,8 @@ def check(
         "repetition": next((f"`{name}=`" for name in _REPETITION if name in preset.later()), ""),
         "loading": next((f"`{name}=`" for name in ("quantization", "attention") if getattr(preset.load, name)), ""),
         "thoughts": "`think=`" * bool(generation.think and schema is not None),
-        "cut": "`beta=`" * (schema is not None and cuts),
+        "cut": "`beta=`" * (preset.sira_config.beta is not None and schema is not None),
+        "ruled": named * (isinstance(method, LogitsOnly) and schema is not None),
     }
     for row in ROWS:
         if features[row.one] and features[row.other]:

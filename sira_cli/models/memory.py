@@ -16,6 +16,7 @@ from transformers.cache_utils import DynamicCache, DynamicSlidingWindowLayer, Li
 from sira_cli.core.arguments import CACHE
 from sira_cli.core.cache import ROOM
 from sira_cli.core.recurrent import LateStateLayer
+from sira_cli.methods.logits_only import LogitsOnly
 from sira_cli.methods.second_pass import SecondPass
 from sira_cli.models.model import LoadedModel
 from sira_cli.models.placement import devices_of
@@ -129,6 +130,8 @@ def measure_picture(lvlm: LoadedModel, inputs: Any, task: str = "caption") -> Pi
     columns = settings.max_new_tokens + ROOM
     now, more = map(sum, zip(*(cache_bytes(each, columns) for each in (cache, *second)), strict=True))
     logits = LOGITS * 4 * text_config.vocab_size * settings.num_beams
+    if isinstance(lvlm.decoder, LogitsOnly) and lvlm.decoder.first_steps is None:
+        logits += 2 * 4 * text_config.vocab_size * settings.max_new_tokens  # of all steps, kept and stacked
     return PictureMemory(max(peak.bytes, now), now + more + logits)
 
 

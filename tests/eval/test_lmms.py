@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-import pkgutil
-import sys
+import importlib
 import tomllib
-from collections import namedtuple
 from pathlib import Path
-from types import SimpleNamespace
-from unittest.mock import Mock
 
 import pytest
 from PIL import Image
@@ -110,32 +106,40 @@ def test_losses_are_those_of_choices(demo, images, method):
     assert best == [[word == "Yes", word == "No"] for word in decoded]
 
 
-def test_the_model_of_lmms_eval(demo, images, monkeypatch):
-    """Messages, a text with pictures, and a choice; stand-ins for what it takes from lmms-eval."""
-    result = namedtuple("result", "text counts", defaults=[None])
-    counts = namedtuple("counts", "prompt output reasoning")
-    for name, taken in {
-        "api.instance": {"GenerationResult": result, "Instance": object, "TokenCounts": counts},
-        "api.model": {"lmms": object},
-        "models.registry_v2": {"ModelManifest": lambda **given: given},
-        "protocol": {"ChatMessages": lambda messages: Mock(**{"model_dump.return_value": {"messages": messages}})},
-    }.items():
-        monkeypatch.setitem(sys.modules, f"lmms_eval.{name}", SimpleNamespace(**taken))
+def test_the_entry_point_is_declared_and_does_not_import_lmms_eval():
     declared = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["entry-points"]
-    manifest = pkgutil.resolve_name(declared["lmms_eval.models"]["sira"])()
-    chat, simple = (pkgutil.resolve_name(manifest[f"{kind}_class_path"]) for kind in ("chat", "simple"))
+    module, _, name = declared["lmms_eval.models"]["sira"].partition(":")
+    entry = importlib.import_module(module)
+    assert callable(getattr(entry, name))
+    assert "lmms_eval" not in vars(entry)
+
+
+def test_the_model_of_lmms_eval(demo, images, monkeypatch):
+    """With the real package: a request as its task pope makes it, and one of a choice."""
+    pytest.importorskip("lmms_eval")
+    registry = importlib.import_module("lmms_eval.models.registry_v2").ModelRegistryV2()
+    instances = importlib.import_module("lmms_eval.api.instance")
+    instance, unwrapped = instances.Instance, instances.unwrap_generation_output  # what the evaluator does with outputs
+    registry.register_manifest(importlib.import_module("sira_cli.eval.lmms").manifest())
     monkeypatch.setattr("sira_cli.eval.lmms_model.load", lambda preset, **settings: demo)
-    answer, visual, generation = demo.ask(images[0], QUESTION), lambda given: given["images"], {"max_new_tokens": 8}
-    for made, asked in (
-        (chat, (QUESTION, lambda given: [said(given["images"][0], QUESTION)], generation)),
-        (simple, (QUESTION, generation, visual)),
-    ):
-        model = made(preset="demo", batch_size="2")
-        model.task_dict = {"pope": {"test": [{"images": [images[1]]}, {"images": [images[0]]}]}}
-        (found,) = model.generate_until([SimpleNamespace(args=(*asked, 1, "pope", "test"))])
-        assert found == (answer.text, (answer.prompt_tokens, answer.output_tokens, 0))
-    choices = [SimpleNamespace(args=(QUESTION, f" {word}", visual, 1, "pope", "test")) for word in ("Yes", "No")]
-    ((yes, _), _), ((no, _), _) = model.loglikelihood(choices)
-    assert (yes < no) == answer.text.startswith("Yes")
+    document = {"images": [images[0]]}
+    for simple in (False, True):
+        made = registry.get_model_class("sira", force_simple=simple)
+        model = made.create_from_arg_string("preset=demo,method=sira,alpha=0.5", {"batch_size": 2, "device": None})
+        model.task_dict = {"pope": {"test": [document]}}
+        visual, generation = (lambda given: given["images"]), {"max_new_tokens": 8, "until": ["\n\n"]}
+        more = {"idx": 0, "metadata": {"task": "pope", "doc_id": 0, "repeats": 1}}
+        arguments = (QUESTION, lambda given: [said(given["images"][0], QUESTION)], generation, 0, "pope", "test")
+        if simple:
+            arguments = (QUESTION, generation, visual, 0, "pope", "test")
+        (result,) = model.generate_until([instance(request_type="generate_until", arguments=arguments, **more)])
+        assert result.text == demo.ask(images[0], QUESTION).text
+        assert result.token_counts.output_tokens > 0
+        choices = [
+            instance(request_type="loglikelihood", arguments=(QUESTION, f" {word}", visual, 0, "pope", "test"), **more)
+            for word in ("Yes", "No")
+        ]
+        (yes, _), (no, _) = (unwrapped(pair)[0] for pair in model.loglikelihood(choices))
+        assert (yes < no) == result.text.startswith("Yes")
     with pytest.raises(SettingsError, match="preset=NAME is needed"):
         made()

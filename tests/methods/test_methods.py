@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import functools
 import itertools
+import math
 import re
 from typing import Any
 
@@ -26,6 +27,7 @@ from sira_cli.methods.dola import Dola
 from sira_cli.methods.logits_only import LogitsOnly
 from sira_cli.methods.maskcd import MASS
 from sira_cli.methods.opera import Opera
+from sira_cli.methods.resdec import divergence
 from sira_cli.methods.sid import Sid, SidAsPublished
 from tests.support import census, helpers, tiny
 from tests.support import reference_methods as slow
@@ -228,13 +230,19 @@ def test_other_branches_prompts_and_caches_are_refused():
     other = {**case.inputs, "input_ids": case.inputs["input_ids"].clone()}
     other["input_ids"][0, -1] = 7
     cache = case.model(**case.inputs)[CACHE]
-    with attached(METHODS["text-only"], case):
-        with pytest.raises(UnsupportedModelError, match="not the"):
-            generate(case.model, other)
-        for _ in range(2):  # also after a text
-            with pytest.raises(AttachError, match="filled outside"):
-                case.model(input_ids=torch.tensor([[5]]), **{CACHE: cache})
-            generate(case.model, case.inputs)
+    with attached(METHODS["text-only"], case), pytest.raises(UnsupportedModelError, match="not the"):
+        generate(case.model, other)
+    for method in (METHODS["text-only"], METHODS["flb"]):
+        with attached(method, case):
+            for _ in range(2):  # also after a text
+                with pytest.raises(AttachError, match="filled outside"):
+                    case.model(input_ids=torch.tensor([[5]]), **{CACHE: cache})
+                generate(case.model, case.inputs)
+
+
+def test_steps_in_which_candidates_have_no_probability_are_not_the_stable_ones():
+    rows = torch.tensor([[0.0, -200.0], [0.0, -150.0], [-150.0, 0.0]])
+    assert divergence(rows[:-1], rows[1:]).tolist() == pytest.approx([0, math.log(2)])
 
 
 # --- dola

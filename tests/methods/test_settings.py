@@ -99,6 +99,7 @@ def test_what_a_method_has_not_is_refused_by_the_library(method, settings, messa
         ("--method vcd --set noise_step=1 --set noise_step=1", "noise_step is given twice"),
         ("--method vcd --alpha 1 --set alpha=2", "--alpha and --set alpha: give one of them"),
         ("--method vcd --set k=3", "method 'vcd' has no setting 'k'"),
+        ("--method sira+flb --set sira.alpha=1", "the method is sira+flb: write --set alpha=VALUE"),
         ("--set k=3 --set k_fraction=0.5", "give k or k_fraction, not both"),
         ("--top-p 0.5 --set generation.top_p=0.9", "--top-p and --set generation.top_p: give one of them"),
         ("--set num_beams=no", "--set generation.num_beams=no: expected a whole number from 1"),
@@ -161,7 +162,7 @@ def test_caption_with_each_method(method, sira, tmp_path):
     assert "2 of 2 pictures were done before" in sira(*command)[2]
 
 
-@pytest.mark.parametrize("method", mostly_slow([*METHODS][2:], "vcd", "sid", "dola"))
+@pytest.mark.parametrize("method", mostly_slow([*METHODS][2:], "vcd", "sid", "dola", "sira+flb"))
 def test_settings_of_sira_decide_the_key_of_rules_after_it_only_and_a_method_s_own_that_of_the_method(method):
     def key(preset, **settings):
         return key_of(load(preset, method=method, **settings), "caption", "a.png", "0", "p")

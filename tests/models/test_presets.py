@@ -177,6 +177,7 @@ OPTIONS = {  # of each feature, on the command line
     "loading": "--quantization 8bit",
     "repetition": "--set repetition_penalty=1.2",
     "thoughts": f"--think {SCHEMA}",
+    "ruled": f"--method flb {SCHEMA}",
     "cut": f"--set beta=0.1 {SCHEMA}",
     **dict.fromkeys(("demo", "streams"), ""),  # the preset of all of these, and a command
 }

@@ -61,6 +61,8 @@ def _values(target: str, text: str, methods: Sequence[Method], given: str, typed
         several = any(each.rpartition(".")[2] == target for each in preset_keys())
         raise SettingsError(f"{given}: {error if several else _unknown(target, methods)}") from error
     if key in ("sira.k", "sira.alpha", "sira.beta"):
+        if names := [method.name for method in methods if name in method.all_settings()]:
+            raise SettingsError(f"{given}: the method is {' and '.join(names)}: write --set {name}=VALUE")
         raise SettingsError(f"{given}: {_lacking(name, methods)}")
     return {method.name: {key: read_value(key, text)} for method in methods}
 
