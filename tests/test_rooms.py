@@ -23,10 +23,10 @@ LINES = {
     "core": 2_760,
     "language": 220,
     "pictures": 2_330,
-    "methods": 2_780,
+    "methods": 2_935,
     "look": 1_360,
-    "models": 3_570,
-    "vllm": 1_090,
+    "models": 3_575,
+    "vllm": 1_110,
     "run": 2_820,
     "eval": 2_950,
     "analysis": 4_330,
@@ -35,10 +35,10 @@ LINES = {
     "cli": 3_630,
 }
 # Lines of Python in the package, the tests and the tools. A feature enters with the lines that leave.
-WHOLE = {"sira_cli": 30_925, "tests": 22_430, "tools": 2_735}
+WHOLE = {"sira_cli": 30_930, "tests": 20_000, "tools": 2_730}
 # What one must know to change a decoder, and the lines of these rooms together.
 DECODER = ("core", "methods", "language", "models", "pictures", "run")
-DECODER_LINES = 14_610
+DECODER_LINES = 14_620
 
 
 @functools.cache
