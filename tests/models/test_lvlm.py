@@ -14,6 +14,7 @@ import pytest
 import torch
 from PIL import Image
 from safetensors.torch import load_file, save_file
+from transformers.utils import logging
 
 import sira_cli
 from sira_cli import SiraConfig, attach
@@ -207,6 +208,12 @@ def test_a_picture_may_be_bytes_a_stream_an_image_or_an_array(lvlm):
         assert (missing.status, missing.error) == ("error", "none.png: no such file")
     grey = np.arange(12, dtype=np.uint8).reshape(3, 4)
     assert as_picture(grey).open().image.getpixel((1, 2)) == (9, 9, 9)
+
+
+def test_load_shows_no_progress_bar_and_leaves_those_of_others(capsys, llava_folder):
+    logging.enable_progress_bar()
+    load(llava_folder)
+    assert (capsys.readouterr().err, logging.is_progress_bar_enabled()) == ("", True)
 
 
 @pytest.fixture(scope="module")
