@@ -163,18 +163,20 @@ def pictures() -> list[Image.Image]:
     return [first, second.crop((0, 0, second.width // 2, second.height))]
 
 
+AS_TENSORS = {"add_generation_prompt": True, "tokenize": True, "return_dict": True, "return_tensors": "pt"}
+
+
 @pytest.mark.parametrize("family", ["Qwen2.5-VL", "Gemma 3", "Idefics3"])
 def test_tokens_and_greedy_texts_are_those_of_transformers(checkpoint_of, family, pictures):
     folder = checkpoint_of(family)
     lvlm = load(folder, method="greedy", max_new_tokens=6)
     processor = AutoProcessor.from_pretrained(folder) if "Qwen" not in family else lvlm.processor
-    how = {"add_generation_prompt": True, "tokenize": True, "return_dict": True, "return_tensors": "pt"}
     for seen_in in ((2,), (0, 2)):
         unseen, messages = iter(pictures), []  # as transformers' documentation shows
         for number, (role, text) in enumerate(TURNS):
             picture = [{"type": "image", "image": next(unseen)}] if number in seen_in else []
             messages.append({"role": role, "content": [*picture, {"type": "text", "text": text}]})
-        theirs = processor.apply_chat_template(messages, **how)
+        theirs = processor.apply_chat_template(messages, **AS_TENSORS)
         lvlm.check_prompt(conversation(*seen_in))
         ours = lvlm.prepare([pictures[: len(seen_in)]], [conversation(*seen_in)])
         assert ours["input_ids"].tolist() == theirs["input_ids"].tolist()
@@ -183,6 +185,17 @@ def test_tokens_and_greedy_texts_are_those_of_transformers(checkpoint_of, family
     output = plain.generate(**theirs.to(dtype=plain.dtype), do_sample=False, max_new_tokens=6, repetition_penalty=1.0)
     (answer,) = lvlm.answer(ours)
     assert list(answer.tokens) == output[0, theirs["input_ids"].shape[1] :].tolist()
+
+
+def test_pictures_between_words_stay_there(checkpoint_of, pictures):
+    processor, images = load_processor(checkpoint_of("Qwen2.5-VL")), iter(pictures)
+    parts = ("This is A:", None, "and B:", None, "What differs?")
+    content = [{"type": "text", "text": part} if part else {"type": "image", "image": next(images)} for part in parts]
+    theirs = processor.apply_chat_template([{"role": "user", "content": content}], **AS_TENSORS)
+    first, asked = (Turn("user", "\n".join(filter(None, parts)), 2, own) for own in ((), parts))
+    ours = chat_inputs(processor, "any", [pictures], [Conversation((asked,))])
+    assert ours["input_ids"].tolist() == theirs["input_ids"].tolist()
+    assert str(Conversation((asked,))) != str(Conversation((first,)))
 
 
 def test_a_template_whose_assistant_says_plain_text(checkpoint_of, pictures):
