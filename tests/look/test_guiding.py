@@ -151,6 +151,13 @@ def test_what_a_guide_lets_a_method_take_next(demo, rules):
     assert picked(demo, rules, "There is a", {"cat", "dog"}, scores, banned=(" cat",)) == " dog"
 
 
+def test_an_article_that_leads_nowhere_is_replaced(demo, rules):
+    guide = Guide(rules, frozenset({"umbrella"}))
+    guide.stop("There is a", guide.next(tokens_of(demo, "There is a")))
+    choice = guide.next(tokens_of(demo, "There is"))
+    assert (choice.only, {demo.vocabulary.data(token) for token in choice.names}) == (True, {b" an"})
+
+
 def test_texts_of_a_method_without_a_cut_off_are_guided_with_one(demo):
     picture = picture_of(VALIDATION_SEEDS[100])
     free, cut = (under(demo, max_new_tokens=20, beta=beta) for beta in (None, 0.2))

@@ -65,6 +65,13 @@ def test_answers_are_those_of_ask_in_every_family(greedy, monkeypatch):
     assert len(passes) == (0 if greedy.model.config.model_type == "paligemma" else 2)
 
 
+def test_questions_before_the_picture_share_no_rows(llava_folder):
+    lvlm = load(llava_folder, method="greedy", dtype="float32", max_new_tokens=1)
+    lvlm.processor.chat_template = "{{ messages[-1]['content'][-1]['text'] }} <image> :"
+    expected = torch.stack([asked(lvlm, CHELSEA, question) for question in QUESTIONS])
+    torch.testing.assert_close(look_of(lvlm).last_logits(CHELSEA, QUESTIONS), expected, atol=1e-4, rtol=1e-4)
+
+
 def test_a_thing_is_asked_about_once_and_the_picture_is_encoded_once(demo):
     encoded = []
     handle = demo.model.get_encoder(modality="image").register_forward_hook(lambda *args: encoded.append(1))
