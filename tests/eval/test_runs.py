@@ -71,9 +71,10 @@ def test_controls(pope, loaded):
     assert rows(report)["scenes random", "greedy+apc"]["counts"] == rows(report)["scenes random", "greedy"]["counts"]
     _, report, _ = pope("--against", "sira", splits=RANDOM)
     assert (list(report["settings"]), report["tests"]) == (["sira"], [])
-    for options in (("--temperature", 1, "--seed", 1), ("--set", "num_beams=2")):
+    for beams, options in ((1, ("--temperature", 1, "--seed", 1)), (2, ("--set", "num_beams=2"))):
         loaded.clear()
-        assert pope(*options, "--limit", 2, splits=RANDOM)[1]["not_run"] == {}
+        report = pope(*options, "--limit", 2, splits=RANDOM)[1]
+        assert (report["not_run"], report["settings"]["greedy"]["num_beams"]) == ({}, beams)
         assert loaded["greedy+apc"] == loaded["greedy"] == loaded["sira"] == 2
 
 
