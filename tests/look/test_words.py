@@ -41,7 +41,7 @@ from tests.support.eval import language_data
         ("Playing tennis with a tennis racket on a tennis court.", ["tennis racket", "tennis court"]),
         ("There are no people, but a dog.", ["dog"]),
         ("No cars or buses, no other dogs; there isn't a cat, there isn\u2019t a bus.", []),
-        ("A man not far from a dog. No one is near the bench. Not a single bird.", ["man", "dog", "bench"]),
+        ("A man not near a dog. No one is near the bench. Not a single bird.", ["man", "dog", "bench"]),
         ("Without a hat, the man is not wearing any shoes. No. Dogs sleep.", ["man", "dog"]),
         ("", []),
         ("Ein Hund auf einer Wiese. 狗在草地上。", []),
