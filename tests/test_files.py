@@ -178,11 +178,8 @@ def test_nothing_is_removed_before_its_replacement_is_complete(sira, tmp_path, m
     if command[0] == "sweep":  # on drawn scenes it takes the bundled model alone
         wrong = [*command, "--k", 99]
     code, _, err = sira(*wrong, "--overwrite")
-    assert (code > 0, "nowhere" in err or "99" in err, Path(file).read_text(encoding="utf-8")) == (
-        True,
-        True,
-        "mine",
-    ), err
+    kept = Path(file).read_text(encoding="utf-8")
+    assert (code > 0, "nowhere" in err or "99" in err, kept) == (True, True, "mine"), err
     with monkeypatch.context() as patch:
         patch.setattr("torch.nn.Embedding.forward", Mock(side_effect=KeyboardInterrupt))
         code, _, err = sira(*command, "--overwrite")

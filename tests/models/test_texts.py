@@ -123,11 +123,12 @@ def test_cut_offs_are_those_of_transformers(cut, left):
     assert {int(sampler([seed], settings)(None, scores).argmax()) for seed in range(200)} == left
 
 
-def test_a_token_that_is_ruled_out_is_never_picked_not_even_by_a_number_that_rounds_to_1(monkeypatch):
+@pytest.mark.parametrize(("number", "picked"), [(0.0, 1), (1.0, 3)])
+def test_a_token_that_is_ruled_out_is_never_picked_not_even_by_the_outermost_numbers(monkeypatch, number, picked):
     """A uniform number of exactly 1 is made up: it stands for a product that is rounded up to the whole sum."""
-    monkeypatch.setattr(torch, "rand", lambda *size, **_: torch.ones(size[0], dtype=torch.float64))
-    left = RowSampler([0])(None, torch.tensor([[0.0, 1.0, 0.5, -torch.inf, -torch.inf]]))
-    assert left.tolist() == [[-math.inf, -math.inf, 0.0, -math.inf, -math.inf]]
+    monkeypatch.setattr(torch, "rand", lambda *size, **_: torch.full(size[0], number, dtype=torch.float64))
+    left = RowSampler([0])(None, torch.tensor([[-torch.inf, 0.0, 1.0, 0.5, -torch.inf]]))
+    assert left.isfinite().nonzero().tolist() == [[0, picked]]
 
 
 def test_a_picture_has_the_same_text_alone_and_in_a_batch(demo, tmp_path):
