@@ -45,11 +45,12 @@ SITUATIONS: dict[str, dict[str, Any]] = {
     "eager": {},
     "compiled, in chunks of 16 that cut pictures": COMPILED | {"max_num_batched_tokens": 32},
     "compiled, in chunks of 32 that cut pictures": COMPILED | {"max_num_batched_tokens": 64},
+    "two processes": {"tensor_parallel_size": 2, "distributed_executor_backend": "mp"},
     "graphs": COMPILED | {"compilation_config": {"cudagraph_mode": "PIECEWISE"}},
 }
 CASES = [(family, "eager") for family in FAMILIES]
 CASES += [(family, name) for family in ("llava", "qwen2.5-vl", "qwen3-vl") for name in SITUATIONS if "chunks" in name]
-CASES += [(family, "graphs") for family in ("llava", "qwen3-vl")]
+CASES += [("llava", "graphs"), ("qwen3-vl", "graphs"), ("llava", "two processes"), ("qwen2.5-vl", "two processes")]
 
 
 @pytest.mark.parametrize(("family", "situation"), CASES)
