@@ -158,10 +158,10 @@ def compare(names: Sequence[str], scenes: Sequence[Scene], units: Units[list[str
         elif own := find(name).settings():
             settings[name], origin[name] = own, AUTHORS
     compared = MethodFigures.of(tallies, text_figures, DENOMINATORS)
-    for name, row in report.figures.items():
-        row |= {each: compared.figures(name)[each] for each in OF_TEXTS}
-    for name, row in report.differences.items():
-        row |= {each: compared.differences(name, "greedy")[each] for each in OF_TEXTS}
+    added = [(row, compared.figures(name)) for name, row in report.figures.items()]
+    added += [(row, compared.differences(name, "greedy")) for name, row in report.differences.items()]
+    for row, own in added:
+        row |= {each: own[each] for each in OF_TEXTS}
     seconds = caption_seconds({name: lvlm.caption for name, lvlm in methods.items()}, scenes)
     ratios = {name: [a / b for a, b in zip(row, seconds["greedy"], strict=True)] for name, row in seconds.items()}
     cost = {name: Spread.of(row) for name, row in ratios.items()}

@@ -93,7 +93,7 @@ def methods_table() -> str:
     for name, method in METHODS.items():
         line = (sys.modules[type(method).__module__].__doc__ or "").strip().splitlines()[0].split(": ", 1)[1]
         if name.startswith("sira+"):
-            line = (type(method).__doc__ or "").replace("`" * 2, "`")
+            line = type(method).__doc__ or ""
         line = re.sub(r"\([^()]* \d{4}, (arXiv:[\d.]+)\)", r"(\1)", line.rstrip("."))
         changes = measured.report.differences.get(name)
         cells = ["", ""] if changes is None else [f"{changes['CHAIRi']:+}", f"x{measured.cost[name].median:.2f}"]
