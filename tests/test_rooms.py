@@ -35,7 +35,7 @@ LINES = {
     "cli": 3_630,
 }
 # Lines of Python in the package, the tests and the tools. A feature enters with the lines that leave.
-WHOLE = {"sira_cli": 30_930, "tests": 20_000, "tools": 2_730}
+WHOLE = {"sira_cli": 30_930, "tests": 20_000, "tools": 2_650}
 # What one must know to change a decoder, and the lines of these rooms together.
 DECODER = ("core", "methods", "language", "models", "pictures", "run")
 DECODER_LINES = 14_620

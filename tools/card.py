@@ -188,6 +188,10 @@ def _training_lines(training: dict[str, Any]) -> list[str]:
             f"too, a caption of another scene and {BLIND_QUESTIONS} questions about that without a picture: "
             f"{recipe['language_steps']:,} steps of {recipe['language_batch']} pictures, {minutes('language')}."
         ),
+        (
+            f"The decoder again, with {recipe['balancing_odd']:.0%} of the scenes of broken co-occurrence: "
+            f"{recipe['balancing_steps']:,} steps, {minutes('balancing')}."
+        ),
     ]
 
 

@@ -29,7 +29,7 @@ from sira_cli.run.lvlm import load
 
 FOLDER = Path(__file__).parent / "compared"
 FILE = FOLDER / "settings.yaml"
-SCENES = 160  # as many as chose SIRA's K and alpha
+SCENES = 160  # SIRA's K and alpha, by `sira sweep`: the first 640
 FIGURES = ("CHAIRs", "CHAIRi", "coverage", "words", "adversarial accuracy")
 # The values to try of each setting, in all combinations; the authors' own are always tried.
 GRIDS: dict[str, dict[str, tuple[Any, ...]]] = {

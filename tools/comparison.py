@@ -1,4 +1,4 @@
-"""All methods on drawn scenes: figures, paired differences to greedy, settings, and cost.
+"""All methods, and second looks, on drawn scenes: figures, paired differences to greedy, settings, and cost.
 
 `python -m tools.comparison --texts FILE.jsonl` measures the test scenes and writes `compared/figures.json`. Texts are
 kept in the file: an interrupted run continues, and a later method takes only its own time.
@@ -10,68 +10,76 @@ import argparse
 import dataclasses
 import json
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Self
+from typing import Any
 
 from pydantic import TypeAdapter
 
 from sira_cli.analysis.bench.measure import Spread
 from sira_cli.analysis.experiment import Units
-from sira_cli.demo.measure import SceneReport, markdown, measure, unit
+from sira_cli.demo.measure import SceneReport, batches, markdown, measure, unit
 from sira_cli.demo.questions import Questions, caption_counts, held_out, mentions
-from sira_cli.demo.scenes import TEST_SEEDS, Scene, render
+from sira_cli.demo.scenes import TEST_SEEDS, VALIDATION_SEEDS, Scene, render
 from sira_cli.eval.figures import CAPTION_DENOMINATORS, caption_figures
 from sira_cli.eval.statistics import Counts, MethodFigures, Tally, ratio
+from sira_cli.look.claims import Verify
 from sira_cli.methods import METHODS, find
-from sira_cli.run.lvlm import load
+from sira_cli.models.preset import read_value
+from sira_cli.run.lvlm import Lvlm, load
+from sira_cli.run.records import hash_of
+from sira_cli.run.task import Caption
 from tools.choose import FOLDER, method_of, read_chosen
 from tools.grammar import instances, is_broken
 
-if TYPE_CHECKING:
-    from _typeshed import DataclassInstance
-
-OF_TEXTS = ("F1", "broken")
-FIGURES = ("CHAIRs", "CHAIRi", "coverage", *OF_TEXTS, "words", "adversarial accuracy")
+FILE = FOLDER / "figures.json"
+OF_TEXTS = {"F1": "F1", "instances": "instances that do not exist", "broken": "broken texts"}  # with their titles
+FIGURES = {name: name for name in ("CHAIRs", "CHAIRi", "coverage", "F1", "broken", "words", "adversarial accuracy")}
+LOOKED = {"CHAIRi": "CHAIRi", "coverage": "coverage"} | OF_TEXTS | {"words": "words"}
 DENOMINATORS = {**CAPTION_DENOMINATORS, "instances": ("instances",), "broken": ("captions",)}
 VALIDATION, AUTHORS = "validation", "authors"  # where settings come from
 TIMED = 20  # scenes, unless fewer are measured
-
-
-class Measured:
-    """Measurements in a file of `compared/`."""
-
-    file: ClassVar[Path]
-
-    def write(self: DataclassInstance, path: Path) -> None:
-        """Write one JSON object; `read` reads it."""
-        path.write_text(json.dumps(dataclasses.asdict(self), indent=1), encoding="utf-8")
-
-    @classmethod
-    def read(cls, path: Path | None = None) -> Self:
-        """Read measurements, by default those on the test scenes."""
-        return TypeAdapter(cls).validate_json((path or cls.file).read_text(encoding="utf-8"))
+BATCH = 25  # captions with a second look
+GUIDED = {name: f"{name} + guide" for name in ("greedy", "sira")}  # also measured with a second look
+SEEDS = {"test": TEST_SEEDS, "validation": VALIDATION_SEEDS}
 
 
 @dataclass(frozen=True)
-class Comparison(Measured):
-    """The measurements of several methods."""
+class Comparison:
+    """The measurements of several methods, and of guided captions."""
 
     report: SceneReport  # figures and outcomes; the others are compared with the first method
     settings: dict[str, dict[str, Any]]  # of each method, the chosen ones, or all of its own
     origin: dict[str, str]  # `validation` if they were chosen on these scenes, `authors` if they are its defaults
     cost: dict[str, Spread]  # by method, the time of a caption relative to greedy's of the same scene
     timed: int  # number of scenes for `cost`
-    file = FOLDER / "figures.json"
+
+    def write(self, path: Path) -> None:
+        """Write one JSON object; `read` reads it."""
+        path.write_text(json.dumps(dataclasses.asdict(self), indent=1), encoding="utf-8")
+
+    @classmethod
+    def read(cls, path: Path = FILE) -> Comparison:
+        """Read measurements, by default those on the test scenes."""
+        return TypeAdapter(cls).validate_json(path.read_text(encoding="utf-8"))
 
     def table(self) -> str:
         """Return settings, figures and cost in Markdown, a row per method."""
-        rows = [["method", "settings", *FIGURES, "time"]]
+        rows = [["method", "settings", *FIGURES.values(), "time"]]
         for name in self.report.figures:
-            rows.append([name, self._settings(name), *self._cells(name, FIGURES), f"x{self.cost[name].median:.2f}"])
+            if name not in GUIDED.values():
+                rows.append([name, self._settings(name), *self._cells(name, FIGURES)])
         return markdown(rows)
+
+    def guided_table(self) -> str:
+        """Return figures and cost of captions without and with a second look in Markdown."""
+        names = [name for name in (*GUIDED, *GUIDED.values()) if name in self.report.figures]
+        return markdown(
+            [["captions", *LOOKED.values(), "time"], *([name, *self._cells(name, LOOKED)] for name in names)]
+        )
 
     def tables(self) -> str:
         """Return the legend, the table, and the methods that were not measured, in Markdown."""
@@ -88,12 +96,13 @@ class Comparison(Measured):
             f"median of {self.timed}."
         )
 
-    def _cells(self, method: str, names: Sequence[str]) -> list[str]:
+    def _cells(self, method: str, names: Iterable[str]) -> list[str]:
         figures, changes = self.report.figures[method], self.report.differences.get(method)
-        if changes is None:
-            return [f"{figures[name]}" for name in names]
-        shown = {name: "≈" if change.low <= 0 <= change.high else f"({change:+})" for name, change in changes.items()}
-        return [f"{figures[name].value:.1f} {shown[name]}" for name in names]
+        cells = [f"{figures[name]}" for name in names]
+        if changes is not None:
+            moved = {name: not change.low <= 0 <= change.high for name, change in changes.items()}
+            cells = [f"{figures[name].value:.1f} {f'({changes[name]:+})' if moved[name] else '≈'}" for name in names]
+        return [*cells, f"x{self.cost[method].median:.2f}"]
 
     def _settings(self, method: str) -> str:
         if self.origin.get(method, AUTHORS) == AUTHORS:
@@ -140,29 +149,48 @@ def kinds_f1(total: Mapping[str, float]) -> dict[str, float]:
     return {"F1": 200 * ratio(total["recalled objects"], total["kinds"] + total["objects"])}
 
 
-def compare(names: Sequence[str], scenes: Sequence[Scene], units: Units[list[str]]) -> Comparison:
+def guided(lvlm: Lvlm, scenes: Sequence[Scene], units: Units[list[str]]) -> Iterator[str]:
+    """Yield the caption of each scene with a second look; `units` keeps finished texts."""
+    task = Caption.of(lvlm.preset, lvlm.decoder, verify=Verify(mode="guide"))
+    look = f", second look {hash_of(verify=task.how)[:16]}"
+    for batch in batches(scenes, BATCH):
+        named = {scene: unit(lvlm, scene, []) + look for scene in batch}
+        todo = [scene for scene in batch if named[scene] not in units]
+        pictures, prompts = [render(scene)[0] for scene in todo], [lvlm.preset.prompts.caption] * len(todo)
+        seeds = lvlm.text_seeds([str(scene.seed) for scene in todo], prompts)
+        answers = task.decoded(lvlm, pictures, lvlm.prepare(pictures, prompts), seeds) if todo else []
+        units.add({named[scene]: [answer.text] for scene, answer in zip(todo, answers, strict=True)})
+        yield from (units[named[scene]][0] for scene in batch)
+
+
+def compare(greedy: Lvlm, names: Sequence[str], scenes: Sequence[Scene], units: Units[list[str]]) -> Comparison:
     """Measure methods and greedy, each with the settings that were chosen for it on validation scenes."""
     chosen, questions = read_chosen(), Questions()
-    greedy = load("demo", method="greedy")
     methods = {"greedy": greedy} | {name: greedy.under(method_of(name, chosen)) for name in names}
     report = measure(methods, scenes, questions, lambda done: print(f"{done} of {len(scenes)} scenes"), units)
-    tallies, settings, origin = {name: Tally() for name in methods}, {}, {}
+    texts, settings, origin = dict[str, Iterable[str]](), {}, {}
+    ways: dict[str, Callable[[Any], object]] = {name: lvlm.caption for name, lvlm in methods.items()}
     for name, lvlm in methods.items():
-        for scene in scenes:
-            caption, *_ = units[unit(lvlm, scene, questions.about(scene))]
-            tallies[name].counts[str(scene.seed)] = text_counts(scene, caption)
+        texts[name] = [units[unit(lvlm, scene, questions.about(scene))][0] for scene in scenes]
+        if name in GUIDED:
+            texts[GUIDED[name]] = guided(lvlm, scenes, units)
+            ways[GUIDED[name]] = partial(lvlm.caption, verify="guide")
         if name in chosen:
             settings[name], origin[name] = chosen[name].settings, VALIDATION if chosen[name].fulfils else AUTHORS
         elif lvlm.decoder.deciding:  # the preset's, which `sira sweep` chose
             settings[name], origin[name] = {"k": lvlm.k, "alpha": lvlm.alpha}, VALIDATION
         elif own := find(name).settings():
             settings[name], origin[name] = own, AUTHORS
+    tallies = {name: Tally() for name in texts}
+    for name, row in texts.items():
+        named = zip(scenes, row, strict=True)
+        tallies[name].counts |= {str(scene.seed): text_counts(scene, text) for scene, text in named}
     compared = MethodFigures.of(tallies, text_figures, DENOMINATORS)
-    added = [(row, compared.figures(name)) for name, row in report.figures.items()]
-    added += [(row, compared.differences(name, "greedy")) for name, row in report.differences.items()]
-    for row, own in added:
-        row |= {each: own[each] for each in OF_TEXTS}
-    seconds = caption_seconds({name: lvlm.caption for name, lvlm in methods.items()}, scenes)
+    for name in texts:
+        report.figures[name] = compared.figures(name) | report.figures.get(name, {})
+        if name != "greedy":
+            report.differences[name] = compared.differences(name, "greedy") | report.differences.get(name, {})
+    seconds = caption_seconds(ways, scenes)
     ratios = {name: [a / b for a, b in zip(row, seconds["greedy"], strict=True)] for name, row in seconds.items()}
     cost = {name: Spread.of(row) for name, row in ratios.items()}
     return Comparison(report, settings, origin, cost, len(seconds["greedy"]))
@@ -172,15 +200,20 @@ def main() -> None:
     """Run the command line."""
     parser = argparse.ArgumentParser(prog="python -m tools.comparison", description="Measure methods on drawn scenes.")
     parser.add_argument("methods", nargs="*", metavar="METHOD", default=[*METHODS], help="which ones (default: all)")
-    parser.add_argument("--count", type=int, default=1_000, help="number of test scenes")
+    parser.add_argument("--count", type=int, default=1_000, help="number of scenes")
+    parser.add_argument("--split", choices=[*SEEDS], default="test", help="which scenes")
+    parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="keys of the preset")
     parser.add_argument("--texts", type=Path, metavar="FILE.jsonl", help="keep every text here, to go on")
-    parser.add_argument("--output", type=Path, default=Comparison.file, metavar="FILE.json", help="the measurements")
+    parser.add_argument("--output", type=Path, default=FILE, metavar="FILE.json", help="the measurements")
     given = parser.parse_args()
+    values = {key: read_value(key, text) for key, _, text in (each.partition("=") for each in given.set)}
+    greedy = load("demo", method="greedy")
+    greedy = greedy.under(greedy.decoder, greedy.preset.with_values(**values))
     with closing(Units[list[str]](given.texts)) as units:
         units.begin({"scenes": "drawn"})
-        found = compare(given.methods, [held_out(seed) for seed in TEST_SEEDS[: given.count]], units)
+        found = compare(greedy, given.methods, [held_out(seed) for seed in SEEDS[given.split][: given.count]], units)
     found.write(given.output)
-    print(found.tables())
+    print(found.tables(), found.guided_table(), sep="\n\n")
 
 
 if __name__ == "__main__":

@@ -1,31 +1,35 @@
 """The pictures in `examples/` with both decoders' captions and the ground truth: `python -m tools.examples`.
 
-The rule: the first COUNT test scenes from FIRST on, none left out, whatever the result.
+The rule: the first COUNT test scenes from FIRST on, none left out, whatever the result; then README's example.
 """
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from sira_cli.demo.measure import SceneReport, load_methods, outcomes
 from sira_cli.demo.questions import caption_counts, hallucinated, held_out
 from sira_cli.demo.scenes import Scene, render
+from tools.grammar import is_right
 
 FOLDER = Path(__file__).parent.parent / "examples"
 FIRST, COUNT = 2_900_000, 20
 PAGE = """\
 # Pictures to try
 
-The first {count} test scenes from number {first:,} on; none is left out. The bundled model has not seen them, and no
-figure of its card is measured on them. `python -m tools.examples` draws them and writes this page.
+The first {count} test scenes from number {first:,} on; none is left out. The last row is README's example: the first
+such scene where greedy decoding names an absent object and SIRA's caption is right throughout, with its sides, numbers
+and colours. The bundled model has not seen them, and no figure of its card is measured on them.
+`python -m tools.examples` draws them and writes this page.
 
 ```
 sira caption examples/ --preset demo
 ```
 
-Compared with greedy's, SIRA's captions name fewer absent objects in {fewer} of these {count} pictures, more in {more},
-as many in {as_many}. On the test scenes of [the model's card](../sira_cli/demo/model/README.md):
+Compared with greedy's, SIRA's captions name fewer absent objects in {fewer} of the first {count} pictures, more in
+{more}, as many in {as_many}. On the test scenes of [the model's card](../sira_cli/demo/model/README.md):
 
 > {shipped}
 
@@ -40,6 +44,17 @@ as many in {as_many}. On the test scenes of [the model's card](../sira_cli/demo/
 def scenes() -> list[Scene]:
     """Return the scenes that the rule picks."""
     return [held_out(seed) for seed in range(FIRST, FIRST + COUNT)]
+
+
+def readme_example() -> Scene:
+    """Return the first scene where greedy decoding names an absent object and SIRA's caption is right throughout."""
+    for start in itertools.count(FIRST, COUNT):
+        found = [held_out(seed) for seed in range(start, start + COUNT)]
+        texts = captions(found)
+        for scene, greedy, sira in zip(found, texts["greedy"], texts["sira"], strict=True):
+            if hallucinated(scene, greedy) and is_right(scene, sira):
+                return scene
+    raise AssertionError
 
 
 def captions(shown: Sequence[Scene]) -> dict[str, list[str]]:
@@ -61,12 +76,15 @@ def page(shown: Sequence[Scene], texts: Mapping[str, Sequence[str]]) -> str:
         for scene, greedy, sira in zip(shown, texts["greedy"], texts["sira"], strict=True)
     ]
     greedy, sira = (
-        {str(scene.seed): caption_counts(scene, text) for scene, text in zip(shown, texts[method], strict=True)}
+        {
+            str(scene.seed): caption_counts(scene, text)
+            for scene, text in zip(shown[:COUNT], texts[method], strict=False)
+        }
         for method in ("greedy", "sira")
     )
     found = outcomes(greedy, sira)
     return PAGE.format(
-        count=len(shown),
+        count=COUNT,
         first=FIRST,
         rows="\n".join(rows),
         fewer=found["fewer"],
@@ -90,7 +108,7 @@ def marked(scene: Scene, text: str) -> str:
 
 def main() -> None:
     """Draw the pictures and write the page."""
-    shown = scenes()
+    shown = [*scenes(), readme_example()]
     for scene in shown:
         render(scene)[0].save(FOLDER / name(scene))
     (FOLDER / "README.md").write_text(page(shown, captions(shown)), encoding="utf-8")

@@ -37,6 +37,9 @@ class Recipe:
     language_steps: int = 3_600
     language_batch: int = 16
     language_rate: float = 1.5e-3
+    balancing_steps: int = 800
+    balancing_rate: float = 4e-4
+    balancing_odd: float = 0.5  # share of odd scenes
     questions: int = 4  # yes/no questions about a picture
 
 
@@ -55,12 +58,15 @@ class Texts(Dataset[dict[str, torch.Tensor]]):
         self.prefix = [*tokenizer(PREFIX).input_ids, *[tokenizer.get_vocab()["<image>"]] * IMAGE_TOKENS]
 
     def __len__(self) -> int:
-        return self.recipe.language_steps
+        return self.recipe.language_steps + self.recipe.balancing_steps
 
     def __getitem__(self, step: int) -> dict[str, torch.Tensor]:
         rng = np.random.default_rng([self.recipe.seed, 2, step])
-        typical = self.recipe.language_scenes
-        indices = rng.integers(typical + self.recipe.odd_scenes, size=self.recipe.language_batch)
+        typical, odd, size = self.recipe.language_scenes, self.recipe.odd_scenes, self.recipe.language_batch
+        indices = rng.integers(typical + odd, size=size)
+        if step >= self.recipe.language_steps:
+            drawn = typical + rng.integers(odd, size=size)
+            indices = np.where(rng.random(size) < self.recipe.balancing_odd, drawn, rng.integers(typical, size=size))
         rows = [
             self._sequence(make_scene(int(index) % typical, broken=bool(index >= typical)), rng) for index in indices
         ]

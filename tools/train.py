@@ -5,6 +5,7 @@
    then also to keep the row and column of the patch: without it they forget.
 3. Language: tower and projector are frozen; the decoder learns captions and answers, and, as large models
    do, some texts without a picture.
+4. Balancing: the same, with more scenes of broken co-occurrence: the decoder trusts the picture more.
 
 Trained end to end on captions alone, a model of this size learns the language and ignores the picture.
 
@@ -141,17 +142,14 @@ def encode_pictures(model: Any, pictures: Pictures, count: int, folder: Path) ->
     return features
 
 
-def train_language(model: Any, features: np.ndarray, tokenizer: Any, recipe: Recipe, folder: Path) -> Stage:
-    """Train the decoder: captions and answers, from frozen image features."""
+def train_language(model: Any, features: np.ndarray, tokenizer: Any, recipe: Recipe, folder: Path) -> list[Stage]:
+    """Train the decoder: captions and answers, from frozen image features; then with more odd scenes."""
     texts = Texts(tokenizer, recipe)
     speaking = torch.nn.ModuleList([model.model.language_model, model.lm_head])
-    stage = Stage("language", folder, speaking, recipe.language_steps, recipe.language_rate)
-    steps = range(stage.done, stage.steps)
-    batches = DataLoader(texts, batch_size=None, sampler=steps, num_workers=1, prefetch_factor=4)
     first = texts.prefix.index(tokenizer.get_vocab()["<image>"])
 
-    def losses() -> Iterator[torch.Tensor]:
-        for batch in batches:
+    def losses(steps: range) -> Iterator[torch.Tensor]:
+        for batch in DataLoader(texts, batch_size=None, sampler=steps, num_workers=1, prefetch_factor=4):
             image = torch.from_numpy(features[batch["index"].numpy()]).float()
             embedded = model.get_input_embeddings()(batch["token"])  # [B, S, WIDTH]
             embedded = torch.cat([embedded[:, :first], image, embedded[:, first + IMAGE_TOKENS :]], dim=1)
@@ -168,12 +166,15 @@ def train_language(model: Any, features: np.ndarray, tokenizer: Any, recipe: Rec
             loss = F.cross_entropy(logits.float(), batch["token"][:, 1:][wanted], reduction="none")
             yield (loss * weight[wanted]).sum() / weight.sum()
 
-    stage.run(losses())
-    return stage
+    language = Stage("language", folder, speaking, recipe.language_steps, recipe.language_rate)
+    language.run(losses(range(language.done, language.steps)))
+    balancing = Stage("balancing", folder, speaking, recipe.balancing_steps, recipe.balancing_rate)
+    balancing.run(losses(range(language.steps + balancing.done, language.steps + balancing.steps)))
+    return [language, balancing]
 
 
 def train(recipe: Recipe, work: Path, out: Path, workers: int) -> None:
-    """Train all three parts; `work` keeps the state to go on, `out` receives the checkpoint."""
+    """Train all parts; `work` keeps the state to go on, `out` receives the checkpoint."""
     work.mkdir(parents=True, exist_ok=True)
     begun = work / "recipe.json"
     if begun.exists() and json.loads(begun.read_text(encoding="utf-8")) != asdict(recipe):
@@ -188,7 +189,7 @@ def train(recipe: Recipe, work: Path, out: Path, workers: int) -> None:
     stages = train_vision(model, broken, recipe, work)
     both = ((typical, recipe.language_scenes), (broken, recipe.odd_scenes))
     features = np.concatenate([encode_pictures(model, pictures, count, work) for pictures, count in both])
-    stages.append(train_language(model, features, tokenizer, recipe, work))
+    stages += train_language(model, features, tokenizer, recipe, work)
     checkpoint.save(model, tokenizer, out)
     facts = {
         "recipe": asdict(recipe),

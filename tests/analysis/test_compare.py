@@ -16,7 +16,7 @@ EXAMPLES = sorted(Path(__file__).parents[2].glob("examples/*.png"))
 
 
 def test_a_comparison_of_two_runs(sira, tmp_path):
-    command = ("caption", *EXAMPLES[:3], "-p", "demo", "--max-new-tokens", 16, "--method", "greedy,sira")
+    command = ("caption", *EXAMPLES[:3], "-p", "demo", "--max-new-tokens", 40, "--method", "greedy,sira")
     assert sira(*command, "-o", tmp_path / "captions.jsonl")[0] == 0
     a, b = tmp_path / "captions-greedy.jsonl", tmp_path / "captions-sira.jsonl"
     texts = [[record["text"] for record in read(path)] for path in (a, b)]

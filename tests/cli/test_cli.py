@@ -315,7 +315,7 @@ def test_set_takes_what_has_no_option_of_its_own(sira, completed):
     """Every key and setting is completed and shown, and a former option is answered with its new spelling."""
     lines = dict(line.split("=", 1) for line in sira("presets", "show", "demo", "--all")[1].splitlines())
     assert list(lines) == set_option.keys()
-    assert (lines["sira.k"], lines["generation.think"], lines["vcd.noise_step"]) == ("7", "false", "500")
+    assert (lines["sira.k"], lines["generation.think"], lines["vcd.noise_step"]) == ("5", "false", "500")
     for name in ("caption", "bench", "serve"):
         code, _, err = sira(name, "--no-repeat-ngram-size", "3")
         wanted = "no such option: --no-repeat-ngram-size; use --set generation.no_repeat_ngram_size=VALUE\n"

@@ -157,7 +157,7 @@ def test_caption_with_each_method(method, sira, tmp_path):
     for line in output.read_text().splitlines():
         record = json.loads(line)
         assert (record["status"], record["method"], record["alpha"]) == ("ok", method, alpha)
-        assert record["k"] == (7 if method in (*WITH_SIRA, "greedy") else 0)
+        assert record["k"] == (5 if method in (*WITH_SIRA, "greedy") else 0)
         assert record["text"]
     assert "2 of 2 pictures were done before" in sira(*command)[2]
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -20,7 +21,7 @@ from tools.pictures import Pictures
 from tools.texts import BLIND_QUESTIONS, PICTURE, PREAMBLE, Recipe, Texts, attention_mask
 
 FEW = {"vision_scenes": 12, "vision_steps": 4, "vision_batch": 4, "placing_steps": 3, "language_scenes": 8}
-TINY = Recipe(**FEW, odd_scenes=4, language_steps=4, language_batch=2, questions=2)
+TINY = Recipe(**FEW, odd_scenes=4, language_steps=4, balancing_steps=2, language_batch=2, questions=2)
 
 
 @pytest.fixture(scope="module")
@@ -53,6 +54,12 @@ def test_training_texts_are_what_the_processor_makes(lvlm):
             assert inputs["input_ids"][0].tolist() == asked.tolist()
             assert positions[own].tolist() == list(range(len(prefix), len(prefix) + int(own.sum())))
             assert tokens[own][-1] == lvlm.processor.tokenizer.eos_token_id
+
+
+def test_balancing_draws_its_share_of_odd_scenes(lvlm):
+    for share in (0, 1):
+        texts = Texts(lvlm.processor.tokenizer, replace(TINY, balancing_odd=share))
+        assert (texts[TINY.language_steps]["index"] >= TINY.language_scenes).float().mean() == share
 
 
 @pytest.mark.slow
@@ -108,7 +115,7 @@ def test_an_interrupted_training_ends_as_if_it_had_never_stopped(work, tmp_path,
     for name, interrupted in (("whole", False), ("torn", True)):
         folder = shutil.copytree(work, tmp_path / name)
         if interrupted:
-            for stage, step in (("vision", 2), ("placing", 1), ("language", 3)):
+            for stage, step in (("vision", 2), ("placing", 1), ("language", 3), ("balancing", 1)):
                 with monkeypatch.context() as patch:
                     patch.setattr(train.Progress, "step", stop_at(stage, step))
                     with pytest.raises(KeyboardInterrupt):
