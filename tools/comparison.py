@@ -90,7 +90,7 @@ class Comparison:
         """Explain the cells."""
         first = next(iter(self.report.figures))
         return (
-            f"In percent, except words, on {self.report.scenes:,} test scenes. Brackets: paired difference to {first}, "
+            f"In percent, except words, on {self.report.scenes:,} scenes. Brackets: paired difference to {first}, "
             "± half its 95 % interval; ≈: no difference shown. F1: of the kinds of objects named. Broken: a checker of "
             f"grammar, articles and numbers found a fault. time: a caption's, relative to {first}'s of the same scene, "
             f"median of {self.timed}."

@@ -48,13 +48,10 @@ def scenes() -> list[Scene]:
 
 def readme_example() -> Scene:
     """Return the first scene where greedy decoding names an absent object and SIRA's caption is right throughout."""
-    for start in itertools.count(FIRST, COUNT):
-        found = [held_out(seed) for seed in range(start, start + COUNT)]
-        texts = captions(found)
-        for scene, greedy, sira in zip(found, texts["greedy"], texts["sira"], strict=True):
-            if hallucinated(scene, greedy) and is_right(scene, sira):
-                return scene
-    raise AssertionError
+    drawn = ([held_out(seed) for seed in range(start, start + COUNT)] for start in itertools.count(FIRST, COUNT))
+    said = ((batch, captions(batch)) for batch in drawn)
+    shown = (each for batch, by in said for each in zip(batch, by["greedy"], by["sira"], strict=True))
+    return next(scene for scene, greedy, sira in shown if hallucinated(scene, greedy) and is_right(scene, sira))
 
 
 def captions(shown: Sequence[Scene]) -> dict[str, list[str]]:
