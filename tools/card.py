@@ -113,8 +113,8 @@ captions, ± half its 95 % interval.
 
 ## Limits
 
-It knows {objects} objects, {places} places and no photographs. Its English is that of its templates, and it names
-some objects twice.
+It knows {objects} objects, {places} places and no photographs. Its English is that of its templates. It names some
+objects twice, and often mistakes left and right.
 
 ## Licence
 
