@@ -36,7 +36,7 @@ from tools.choose import FOLDER
 from tools.support import FIFTHS, shipped
 
 ROOT = Path(__file__).parent.parent
-BENCH, EXAMPLES = ROOT / "docs/bench", ROOT / "examples"
+BENCH = ROOT / "docs/bench"
 WIDTH = 132
 
 
@@ -261,7 +261,7 @@ def _record(name: str) -> dict[str, Any]:
 
 def example() -> str:
     """Return README's example with both captions; words for absent objects are bold and in brackets."""
-    row = (EXAMPLES / "README.md").read_text(encoding="utf-8").splitlines()[-1]
+    row = (examples.FOLDER / "README.md").read_text(encoding="utf-8").splitlines()[-1]
     picture, objects, *texts = (cell.strip() for cell in row.strip("|").split("|"))
     place, number = objects.partition(":")[0], int(re.findall(r"\d{4,}", picture)[0]) - examples.FIRST + 1
     picture = picture.replace("scene-", "examples/scene-").replace(">", f' alt="The picture: a drawn {place}">')

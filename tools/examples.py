@@ -41,15 +41,14 @@ Compared with greedy's, SIRA's captions name fewer absent objects in {fewer} of 
 """
 
 
-def scenes() -> list[Scene]:
-    """Return the scenes that the rule picks."""
-    return [held_out(seed) for seed in range(FIRST, FIRST + COUNT)]
+def scenes(first: int = FIRST) -> list[Scene]:
+    """Return COUNT scenes from a number on."""
+    return [held_out(seed) for seed in range(first, first + COUNT)]
 
 
 def readme_example() -> Scene:
     """Return the first scene where greedy decoding names an absent object and SIRA's caption is right throughout."""
-    drawn = ([held_out(seed) for seed in range(start, start + COUNT)] for start in itertools.count(FIRST, COUNT))
-    said = ((batch, captions(batch)) for batch in drawn)
+    said = ((batch, captions(batch)) for batch in map(scenes, itertools.count(FIRST, COUNT)))
     shown = (each for batch, by in said for each in zip(batch, by["greedy"], by["sira"], strict=True))
     return next(scene for scene, greedy, sira in shown if hallucinated(scene, greedy) and is_right(scene, sira))
 
@@ -73,11 +72,8 @@ def page(shown: Sequence[Scene], texts: Mapping[str, Sequence[str]]) -> str:
         for scene, greedy, sira in zip(shown, texts["greedy"], texts["sira"], strict=True)
     ]
     greedy, sira = (
-        {
-            str(scene.seed): caption_counts(scene, text)
-            for scene, text in zip(shown[:COUNT], texts[method], strict=False)
-        }
-        for method in ("greedy", "sira")
+        {str(scene.seed): caption_counts(scene, text) for scene, text in zip(shown[:COUNT], said[:COUNT], strict=True)}
+        for said in (texts["greedy"], texts["sira"])
     )
     found = outcomes(greedy, sira)
     return PAGE.format(
