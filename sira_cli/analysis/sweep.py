@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
+from typing_extensions import override
 
 from sira_cli import methods
 from sira_cli.analysis.experiment import Events, ModelReport, Units, draw_line, new_figure, run_missing
@@ -153,8 +154,15 @@ class FirstTokens(Task[list[str]]):
 
     grid: Grid
 
-    at_once = True
-    opened = DECODED
+    @override
+    def skips_thought(self) -> bool:
+        """Return True: the first token is read as the answer."""
+        return True
+
+    @override
+    def kept_open(self) -> int:
+        """Return the number of pictures whose samples wait for the next question about them."""
+        return DECODED
 
     def answers(self, lvlm: LoadedModel, batch: Batch[list[str]], on_text: Any = None) -> list[list[str]]:
         """Return the texts of `grid.cells()` for each question."""

@@ -133,7 +133,7 @@ def losses(lvlm: Lvlm, requests: Sequence[Request], texts: Sequence[str], batch_
     found: list[tuple[float, bool]] = []
     for batch in _batches(range(len(requests)), batch_size):
         asked = [requests[number] for number in batch]
-        inputs = lvlm.to_device(prepared(lvlm, asked)[0])
+        inputs = lvlm.to_device(prepared(lvlm, asked, skip_thought=True)[0])
         rows = inputs["input_ids"].tolist()
         tokens = [
             lvlm.vocabulary.encode_after(row, texts[number].strip()) for row, number in zip(rows, batch, strict=True)
@@ -144,8 +144,8 @@ def losses(lvlm: Lvlm, requests: Sequence[Request], texts: Sequence[str], batch_
     return found
 
 
-def prepared(lvlm: Lvlm, requests: Sequence[Request]) -> tuple[Any, list[str]]:
-    """Return the model's inputs for some requests, on the CPU, and a hash of each one's pictures."""
+def prepared(lvlm: Lvlm, requests: Sequence[Request], *, skip_thought: bool = False) -> tuple[Any, list[str]]:
+    """Return inputs as of `LoadedModel.prepare` for some requests, and a hash of each one's pictures."""
     for request in requests:
         try:
             lvlm.check_prompt(request.prompt, len(request.pictures))
@@ -156,7 +156,7 @@ def prepared(lvlm: Lvlm, requests: Sequence[Request]) -> tuple[Any, list[str]]:
     prompts = [request.prompt for request in requests]
     hashes = [digest_of([each.sha256 for each in pictures]) for pictures in opened]
     with refusing(requests[0].name):
-        return lvlm.prepare(shown, prompts, hashes), hashes
+        return lvlm.prepare(shown, prompts, hashes, skip_thought=skip_thought), hashes
 
 
 def _batches(numbers: Sequence[int], size: int) -> Iterator[Sequence[int]]:

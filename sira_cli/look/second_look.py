@@ -115,7 +115,7 @@ class SecondLook:
 
     def _inputs(self, image: Image.Image, prompts: Sequence[str]) -> Any:
         with self._lvlm.vocabulary.lock:
-            return self._lvlm.to_device(self._lvlm.chat_inputs([image] * len(prompts), prompts, at_once=True))
+            return self._lvlm.to_device(self._lvlm.chat_inputs([image] * len(prompts), prompts, skip_thought=True))
 
     def _around(self, ids: Tensor) -> tuple[list[int], list[int]]:
         """Return the tokens before and after the picture in a prompt `[S]`."""

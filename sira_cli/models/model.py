@@ -164,11 +164,12 @@ class LoadedModel:
         prompts: Sequence[Prompt],
         image_hashes: Sequence[str] | None = None,
         *,
-        at_once: bool = False,
+        skip_thought: bool = False,
     ) -> Any:
         """Turn B pictures and prompts into the model's inputs, left-padded, on the CPU; safe in another thread.
 
-        Inputs of a separate contrast stream have names that begin with `BRANCH`. `image_hashes` seed drawn noise.
+        Inputs of a separate contrast stream have names that begin with `BRANCH`. `image_hashes` seed drawn noise. With
+        `skip_thought`, a prompt that opens a thought also closes it: the next token is the answer's.
         """
         if image_hashes is None and self.decoder.uses_seed:
             samples = [b"".join(image.tobytes() for image in pictures_of(shown)) for shown in images]
@@ -176,7 +177,7 @@ class LoadedModel:
         seed = self.preset.generation.seed
         seeds = [derived_seed(seed, each) for each in image_hashes or [""] * len(images)]
         with self.vocabulary.lock:
-            inputs = self.chat_inputs(images, prompts, at_once=at_once)
+            inputs = self.chat_inputs(images, prompts, skip_thought=skip_thought)
             self._check_context(images, inputs)
             batch = PromptBatch(self, inputs, seeds, images, prompts)
             for name, value in self.decoder.branch_inputs(batch).items():

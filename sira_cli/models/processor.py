@@ -68,13 +68,13 @@ def chat_inputs(
     *,
     system: str = "",
     think: bool = False,
-    at_once: bool = False,
+    skip_thought: bool = False,
     as_text: bool = False,
 ) -> Any:
     """Convert prompts with their pictures to the model's inputs, in the checkpoint's chat format, or to texts of it."""
     seen = [pictures_of(shown) for shown in images]
     check_pictures(processor, seen)
-    chats = Chats(processor, system, think=think and not at_once, at_once=at_once)
+    chats = Chats(processor, system, think=think and not skip_thought, skip_thought=skip_thought)
     if chats.template is None:
         if model_type not in WITHOUT_TEMPLATE:
             raise UnsupportedModelError("the checkpoint has no chat template (chat_template.jinja): add one")
@@ -321,7 +321,7 @@ def parser_of(processor: Any, vocabulary: Vocabulary, *, system: str, think: boo
 class Chats:
     """The message format of a checkpoint's chat template, if it has one; `switches` turn its reasoning on or off."""
 
-    def __init__(self, processor: Any, system: str, *, think: bool = False, at_once: bool = False) -> None:
+    def __init__(self, processor: Any, system: str, *, think: bool = False, skip_thought: bool = False) -> None:
         self._processor, self._system, names = processor, system, set[str]()
         self.template: str | None = processor.chat_template or processor.tokenizer.chat_template
         with suppress(TemplateError):  # the template has its own tags
@@ -334,7 +334,7 @@ class Chats:
         self.plain = probe is None or f"'{_PROBE}'" in probe
         messages = [self._message("system", system), self._message("user", "?")]
         self._takes_system = not system or system in (self._rendered(messages) or "")  # some omit it, some refuse it
-        if at_once and (markers := left_open(tail := self.tail())) is not None:
+        if skip_thought and (markers := left_open(tail := self.tail())) is not None:
             broken = tail.endswith(f"{markers.opening}\n")
             closing = f"\n{markers.closing}\n\n" if broken else markers.closing  # as templates with a switch do
             self.template = f"{(self.template or '').removesuffix(chr(10))}{{{{ {closing!r} }}}}"

@@ -118,8 +118,8 @@ class WordScores:
     `grounding` is the probability of the word under the contrast, the product over its tokens; synonyms also lower it.
     """
 
-    def __init__(self, parser: ReasoningParser, alpha: float, *, at_once: bool = False) -> None:
-        self._parser, self._alpha, self._at_once = parser, alpha, at_once
+    def __init__(self, parser: ReasoningParser, alpha: float, *, skip_thought: bool = False) -> None:
+        self._parser, self._alpha, self._skip_thought = parser, alpha, skip_thought
         self._steps: list[list[tuple[int, float, float]]] = []  # token, delta and logprob of B texts
 
     def add(self, tokens: Sequence[int], step: Step) -> None:
@@ -147,5 +147,5 @@ class WordScores:
                 "delta": sum(delta for _, delta, _ in steps[word.first : word.last]),
                 "grounding": math.exp(sum(logprob for *_, logprob in steps[word.first : word.last])),
             }
-            for word in self._parser.words([token for token, *_ in steps], at_once=self._at_once)
+            for word in self._parser.words([token for token, *_ in steps], skip_thought=self._skip_thought)
         ]

@@ -193,20 +193,20 @@ class ReasoningParser:
         self.named = [each for each in self.written if each.closing in template]
         self.framed = [frame for frame in FRAMES if frame in template and vocabulary.token(frame) is None]
 
-    def begin(self, *, at_once: bool = False) -> Parsing:
-        """Return an empty text; `at_once`: it begins with the answer, even if other prompts open a thought."""
-        return Parsing(self, None if at_once else self.begins_in)
+    def begin(self, *, skip_thought: bool = False) -> Parsing:
+        """Return an empty text; `skip_thought`: it begins with the answer, even if other prompts open a thought."""
+        return Parsing(self, None if skip_thought else self.begins_in)
 
-    def parse(self, tokens: Sequence[int], *, at_once: bool = False) -> Parsed:
-        """Return the text of these tokens, separated from its thoughts; `at_once` as for `begin`."""
-        parsing = self.begin(at_once=at_once)
+    def parse(self, tokens: Sequence[int], *, skip_thought: bool = False) -> Parsed:
+        """Return the text of these tokens, separated from its thoughts; `skip_thought` as for `begin`."""
+        parsing = self.begin(skip_thought=skip_thought)
         for token in tokens:
             parsing.add(token)
         return parsing.parsed()
 
-    def words(self, tokens: Sequence[int], *, at_once: bool = False) -> list[Word]:
-        """Return the words of the stripped text without thoughts, each with its tokens; `at_once` as for `begin`."""
-        parsed, words = self.parse(tokens, at_once=at_once), list[Word]()
+    def words(self, tokens: Sequence[int], *, skip_thought: bool = False) -> list[Word]:
+        """Return the words of the stripped text without thoughts, each with its tokens, as for `parse`."""
+        parsed, words = self.parse(tokens, skip_thought=skip_thought), list[Word]()
         own = [tokens[step] for step in parsed.steps]
         text, spans = self.vocabulary.text(own), [[*span] for span in self.vocabulary.spans(own)]
         for start, end in reversed(parsed.cuts):

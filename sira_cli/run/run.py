@@ -24,7 +24,7 @@ from sira_cli.pictures.selection import Selection
 from sira_cli.run.events import Event, Failed, Finished, Halved, PictureEvent, Skipped, Started
 from sira_cli.run.output import Files, Output
 from sira_cli.run.records import Result
-from sira_cli.run.runner import READ, READERS, Batch, BatchSize, Item, Runner, ahead, read_once
+from sira_cli.run.runner import READ, READERS, Batch, BatchSize, Item, Runner, ahead
 from sira_cli.run.task import TASKS, Ask, Caption, PictureTask
 
 if TYPE_CHECKING:
@@ -210,7 +210,7 @@ def nothing_left(
     def is_done(picture: Picture) -> bool:
         name, prompt, sha256 = output.name(picture), picture.asked(task.prompt), ""
         with suppress(Exception):  # an earlier run that has it as done has failed in the same way
-            sha256 = read_once(picture, cache)[1]
+            sha256 = picture.read_once(cache)[1]
             prompt = task.asked(picture)
         return output.done(picture.id or name) == task.key(name, sha256, prompt)
 

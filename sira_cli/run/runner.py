@@ -89,11 +89,6 @@ class Batch(Generic[R]):
     failure: Exception | None = None  # that prevented the inputs
 
 
-def read_once(picture: Picture, cache: Cache[tuple[list[File], str]]) -> tuple[list[File], str]:
-    """Read a picture's files and hash, once for several questions; an image in memory has no address to know it by."""
-    return cache.get(picture.address, picture.read) if picture.id and picture.address else picture.read()
-
-
 def is_final(error: Exception) -> bool:
     """Return whether an error is about the model or the settings, so that every picture would fail."""
     return isinstance(error, SiraError) and not isinstance(error, PictureError)
@@ -156,7 +151,6 @@ class Task(ABC, Generic[R]):
     """Work on each picture. A subclass is a frozen dataclass with `answers`; the other methods fit most tasks."""
 
     kind: ClassVar[str] = "caption"  # part of records; some methods treat `ask` differently
-    opened: ClassVar[int] = 0  # pictures whose samples wait for the next question about them
 
     @abstractmethod
     def answers(
@@ -187,10 +181,18 @@ class Task(ABC, Generic[R]):
         """Return whether `answers` takes `on_text` for a picture alone."""
         return False
 
+    def skips_thought(self) -> bool:
+        """Return whether the first token is the answer's, also where prompts of this model open a thought."""
+        return False
+
+    def kept_open(self) -> int:
+        """Return the number of pictures whose samples wait for the next question about them."""
+        return 0
+
     def inputs(self, lvlm: LoadedModel, items: Sequence[Item[R]], images: Sequence[Shown]) -> Any:
         """Return the model's inputs for pictures whose samples are decoded; at least one."""
         prompts, hashes = [item.prompt for item in items], [item.sha256 for item in items]
-        return lvlm.prepare(images, prompts, hashes)
+        return lvlm.prepare(images, prompts, hashes, skip_thought=self.skips_thought())
 
     def largest_batch(self, lvlm: LoadedModel, inputs: Any) -> int:
         """Run a picture's prompt, and return the number of such pictures that fit into memory."""
@@ -214,8 +216,7 @@ class Task(ABC, Generic[R]):
 class Runner(Generic[R]):
     """Many items, and a task on each, by a loaded model.
 
-    `batch_size` is halved when memory is too small, for the rest of the run. Under `auto` it is 1 until the first few
-    pictures are read.
+    `batch_size` is halved for the rest of a run when memory is too small; `auto` is 1 until a few pictures are read.
     """
 
     def __init__(
@@ -236,8 +237,8 @@ class Runner(Generic[R]):
         self._undecided = batch_size == AUTO and batches
         self.batch_size = batch_size if isinstance(batch_size, int) and batches else 1
         self._on_text = on_text if self._window == 1 and task.streams(lvlm) else None
-        self._opened: Cache[OpenedPicture] = Cache(task.opened)  # questions about one picture follow each other
-        self._files: Cache[tuple[list[File], str]] = Cache(READ if task.opened else 0)
+        self._opened: Cache[OpenedPicture] = Cache(task.kept_open())  # questions about one picture follow each other
+        self._files: Cache[tuple[list[File], str]] = Cache(READ if task.kept_open() else 0)
         self._halvings: deque[Halved] = deque()
         self._given_out: deque[Item[R]] = deque()  # in order, waiting for their results
 
@@ -300,7 +301,7 @@ class Runner(Generic[R]):
         """Get bytes, key and size. Samples are decoded later, so that few are in memory."""
         try:
             with MEMORY.taken(item.picture.file_size()):
-                item.files, item.sha256 = read_once(item.picture, self._files)
+                item.files, item.sha256 = item.picture.read_once(self._files)
                 self._task.complete(self._lvlm, item)
                 if not self._is_done(item):
                     item.pixels = item.picture.pixels(item.files)
@@ -327,8 +328,7 @@ class Runner(Generic[R]):
     def _prepare(self, batch: Batch[R], each: Callable[..., Iterable[Shown | None]] = map) -> Batch[R]:
         """Decode the samples of pictures that are read, and give the batch the model's inputs.
 
-        Pictures that fail are settled, and are no longer in the batch. If memory is too small, the batch has no inputs,
-        but the error.
+        Pictures that fail are settled and leave the batch. If memory is too small, it has the error and no inputs.
         """
         started = time.perf_counter()
         opened = zip(batch.items, each(self._samples, batch.items), strict=True)

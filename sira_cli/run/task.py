@@ -7,6 +7,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import TYPE_CHECKING, Any, Self
 
+from typing_extensions import override
+
 from sira_cli._version import __version__
 from sira_cli.errors import PictureSettingsError, SettingsError
 from sira_cli.look.claims import Verify
@@ -27,7 +29,7 @@ if TYPE_CHECKING:
     from sira_cli.methods.prompts import Shown
     from sira_cli.models.model import LoadedModel
 
-OPENED = 2  # pictures whose samples wait for the next question about them
+OPENED = 2  # pictures
 # Fields of an answer that its record has by the same names; of warnings, there are more about the picture.
 SHARED = {each.name for each in fields(Answer)} & {each.name for each in fields(Result)} - {"warnings"}
 
@@ -162,15 +164,17 @@ class PictureTask(Task[Result]):
             parts["json_schema"] = self.schema.label
         return parts
 
+    @override
     def needs_images(self) -> bool:
         """Return whether `answers` needs the samples."""
         return self.verify is not None
 
-    def inputs(self, lvlm: LoadedModel, items: Sequence[Item[Result]], images: Sequence[Shown]) -> Any:
-        """Return the model's inputs for pictures whose samples are decoded; at least one."""
-        prompts, hashes = [item.prompt for item in items], [item.sha256 for item in items]
-        return lvlm.prepare(images, prompts, hashes, at_once=bool(self.choices))
+    @override
+    def skips_thought(self) -> bool:
+        """Return whether the likelihood of given answers is asked for."""
+        return bool(self.choices)
 
+    @override
     def streams(self, lvlm: LoadedModel) -> bool:
         """Return whether a text can be shown while it is decoded."""
         rewritten = self.schema is not None and self.schema.as_tags
@@ -330,7 +334,11 @@ class Ask(PictureTask):
     """An answer about each picture."""
 
     kind = "ask"
-    opened = OPENED
+
+    @override
+    def kept_open(self) -> int:
+        """Return the number of pictures whose samples wait for the next question about them."""
+        return OPENED
 
     def answers(
         self, lvlm: LoadedModel, batch: Batch[Result], on_text: Callable[[str], None] | None = None

@@ -11,13 +11,18 @@ from PIL import Image
 from transformers import AutoTokenizer
 
 from sira_cli import Lvlm, load
+from sira_cli.analysis.experiment import Units
+from sira_cli.analysis.questions import Question, QuestionSet
+from sira_cli.analysis.sweep import Grid, sweep
 from sira_cli.errors import SettingsError, UnfinishedReasoningError
+from sira_cli.eval.lmms import losses, plain_request
 from sira_cli.look.second_look import SecondLook
 from sira_cli.models.progress import TextPieces
 from sira_cli.models.vocabulary import ReasoningParser, Vocabulary
 from sira_cli.pictures.sources import as_picture
 from sira_cli.run.run import run_pictures
-from sira_cli.run.task import Caption
+from sira_cli.run.runner import Item
+from sira_cli.run.task import Ask, Caption
 from tests.support.checkpoints import ALWAYS_THINKING, THINKING, write_qwen
 from tests.support.helpers import under
 from tests.support.scripted import script, written
@@ -56,7 +61,7 @@ def plan(lvlm, text: str) -> list[int]:
 
 
 @pytest.mark.parametrize(
-    ("name", "think", "usual", "at_once"),
+    ("name", "think", "usual", "skip_thought"),
     [
         ("switch", False, BEGIN + EMPTY, BEGIN + EMPTY),
         ("switch", True, BEGIN + "<think>\n", BEGIN + EMPTY),
@@ -66,14 +71,14 @@ def plan(lvlm, text: str) -> list[int]:
         ("gemma4", True, GEMMA, GEMMA),
     ],
 )
-def test_prompts_ask_for_a_thought_or_for_none(loaded, image, name, think, usual, at_once):
+def test_prompts_ask_for_a_thought_or_for_none(loaded, image, name, think, usual, skip_thought):
     lvlm = loaded(name, think)
     tokenizer, inputs = lvlm.processor.tokenizer, lvlm.prepare([image], [QUESTION])
     prompt = tokenizer.decode(inputs["input_ids"][0])
     assert prompt.rpartition(QUESTION)[2] == usual
     assert prompt.startswith("<bos><|turn>system\n<|think|><turn|>\n<|turn>user\n") == (name == "gemma4" and think)
-    ids = lvlm.prepare([image] * 2, [QUESTION, f"{QUESTION} {QUESTION}"], at_once=True)["input_ids"][0].tolist()
-    assert tokenizer.decode(ids).rpartition(QUESTION)[2] == at_once
+    ids = lvlm.prepare([image] * 2, [QUESTION, f"{QUESTION} {QUESTION}"], skip_thought=True)["input_ids"][0].tolist()
+    assert tokenizer.decode(ids).rpartition(QUESTION)[2] == skip_thought
     if name in ("switch", "always"):  # an empty thought has the tokens of the template that writes one itself
         template = loaded("switch").prepare([image], [QUESTION])["input_ids"][0].tolist()
         assert ids[-len(template) :] == template
@@ -152,7 +157,7 @@ def test_a_second_look_and_choices_ask_behind_an_empty_thought(loaded, image, na
     look._lvlm, look._worded = lvlm, {}
     found = look.last_logits(image, [QUESTION, "Is there a dog?"]).log_softmax(dim=-1)
     torch.testing.assert_close(found[0], logprobs("")[-1], atol=1e-4, rtol=1e-4)
-    (answer,) = lvlm.choose(lvlm.prepare([image], [QUESTION], at_once=True), choices)
+    (answer,) = lvlm.choose(lvlm.prepare([image], [QUESTION], skip_thought=True), choices)
     for choice in answer.choices:
         ids = torch.tensor([written(lvlm.processor.tokenizer, choice["choice"])])
         expected = logprobs(choice["choice"])[-ids.shape[1] - 1 : -1].gather(1, ids.T).sum().item()
@@ -260,3 +265,36 @@ def test_after_a_closing_marker_alone_the_streamed_text_begins_again(vocabularie
         stream.put(torch.tensor([token]))
     stream.end()
     assert "".join(pieces) == "The cup is red.A red cup."
+
+
+@pytest.mark.parametrize(("name", "think"), [("always", False), ("switch", True)])
+def test_sweeps_read_the_token_after_the_prompt_of_choices(loaded, photos, name, think):
+    """Decoded one by one, in every setting."""
+    lvlm, grid, units = loaded(name, think).under("sira"), Grid((2, 4), (0.5, 4.0)), Units[list[str]]()
+    picture = as_picture(photos["chelsea"])
+    shown = picture.open().image
+    texts = [QUESTION, "Is there a dog?", "A man?"]
+    questions = tuple(Question("chelsea", text, True, ("own",)) for text in texts)
+    list(sweep(lvlm, QuestionSet(("own",), questions, lambda name: picture), grid, units, batch_size=2))
+    thoughts = 0
+    for number, text in enumerate(texts):
+        for place, cell in enumerate(grid.cells()):
+            method = "sira" if cell.k else "greedy"
+            decider = under(lvlm, method, k=cell.k or None, alpha=cell.alpha, max_new_tokens=1)
+            chosen = Ask.of(under(decider, think=False).preset, decider.decoder, text, choices=["a cat", "a dog"])
+            inputs = chosen.inputs(decider, [Item(picture, "chelsea", text)], [shown])
+            (token,) = decider.generate(inputs)[0].tolist()
+            assert units[f"question {number}"][place] == lvlm.vocabulary.text([token]).strip()
+            thoughts += token != decider.generate(decider.prepare([shown], [text]))[0, 0]
+    assert thoughts > 0  # else equal tokens would prove nothing
+
+
+@pytest.mark.parametrize(("name", "think"), [("always", False), ("switch", True)])
+def test_losses_for_lmms_eval_follow_an_empty_thought(loaded, image, name, think):
+    lvlm, choices = loaded(name, think).under("sira"), ["a cat", "a dog"]
+    found = losses(lvlm, [plain_request("t", QUESTION, [image])] * 2, choices, 2)
+    inputs = lvlm.prepare([image], [QUESTION], skip_thought=True)
+    (answer,) = lvlm.choose(inputs, choices)
+    for (loss, _), choice in zip(found, answer.choices, strict=True):
+        count = len(lvlm.vocabulary.encode_after(inputs["input_ids"][0].tolist(), choice["choice"]))
+        assert loss == pytest.approx(-choice["logprob"]["contrast"] / count, abs=1e-4)

@@ -21,7 +21,6 @@ from sira_cli.pictures.opening import decode_picture
 from sira_cli.pictures.picture import Cache
 from sira_cli.pictures.sources import as_picture
 from sira_cli.run.events import Started
-from sira_cli.run.runner import read_once
 from sira_cli.run.task import Ask, Caption
 from tests.run.helpers import EXAMPLES, make_folder, without_time
 from tests.support.scripted import script, written
@@ -121,7 +120,7 @@ def test_all_that_decides_a_text_is_in_its_key(lvlm):
 def test_images_in_memory_are_told_apart():
     cache = Cache(8)
     images = [as_picture(Image.new("RGB", (4, 4), color)).known(id=color) for color in ("red", "blue")]
-    assert len({read_once(image, cache)[1] for image in images}) == 2
+    assert len({image.read_once(cache)[1] for image in images}) == 2
 
 
 # --- warnings: records hold no such key when nothing is suspicious

@@ -20,6 +20,7 @@ import torch
 from PIL import Image, ImageFilter
 from torch import Tensor
 from torch.nn import functional as F
+from typing_extensions import override
 
 from sira_cli._version import __version__
 from sira_cli.analysis.experiment import Events, Units, run_missing
@@ -76,7 +77,10 @@ class LastOutputs(Task[Tensor]):
 
     prefills: Mapping[str, Prefill]  # by id
 
-    opened = DECODED
+    @override
+    def kept_open(self) -> int:
+        """Return the number of pictures whose samples wait for the next question about them."""
+        return DECODED
 
     def inputs(self, lvlm: LoadedModel, items: Sequence[Item[Tensor]], images: Sequence[Shown]) -> Any:
         """Return the model's inputs for the samples, degraded, without those of a method."""
@@ -85,7 +89,7 @@ class LastOutputs(Task[Tensor]):
             for item, shown in zip(items, images, strict=True)
         ]
         with lvlm.vocabulary.lock:
-            return lvlm.chat_inputs(changed, [item.prompt for item in items], at_once=True)
+            return lvlm.chat_inputs(changed, [item.prompt for item in items], skip_thought=True)
 
     @torch.no_grad()
     def answers(self, lvlm: LoadedModel, batch: Batch[Tensor], on_text: Any = None) -> list[Tensor]:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 import transformers
 from torch import Tensor
+from typing_extensions import override
 
 from sira_cli._version import __version__
 from sira_cli.core.config import SiraConfig
@@ -94,6 +95,7 @@ class Trace(Task[list[Line]]):
         usual = prompts.caption if self.question is None else prompts.asking(self.question)
         return picture.prompt or usual
 
+    @override
     def needs_images(self) -> bool:
         """Return True: their sizes are in the trace, and a second look is at them."""
         return True
@@ -102,8 +104,12 @@ class Trace(Task[list[Line]]):
         """Return the model's inputs for pictures whose samples are decoded."""
         for item, image in zip(items, images, strict=True):
             lvlm.check_prompt(item.prompt, len(image) if isinstance(image, tuple) else 1)
-        prompts, hashes = [item.prompt for item in items], [item.sha256 for item in items]
-        return lvlm.prepare(images, prompts, hashes, at_once=self.forced)
+        return super().inputs(lvlm, items, images)
+
+    @override
+    def skips_thought(self) -> bool:
+        """Return whether texts are given: they hold no thought."""
+        return self.forced
 
     def answers(self, lvlm: LoadedModel, batch: Batch[list[Line]], on_text: Any = None) -> list[list[Line]]:
         """Return the lines of each picture's text: of one that is decoded, or of given texts in one pass for all."""
@@ -153,7 +159,7 @@ class Recorder:
     ) -> None:
         self._task, self._lvlm, self._item, self._shown, self._keep = task, lvlm, item, shown, keep
         self._tracked = task.tracked(lvlm)
-        self._scores = WordScores(lvlm.parser, lvlm.sira.alpha, at_once=task.forced)
+        self._scores = WordScores(lvlm.parser, lvlm.sira.alpha, skip_thought=task.forced)
         positions = lvlm.find_image(ids[None])[0].nonzero().flatten().tolist()
         firsts, ends = {*positions} - {one + 1 for one in positions}, {one + 1 for one in positions} - {*positions}
         size = dict(zip(("width", "height"), pictures_of(shown)[0].size, strict=True))
@@ -223,7 +229,7 @@ class Recorder:
         """Add the last line, and return all."""
         task, lvlm, lines = self._task, self._lvlm, self._lines[1:]
         tokens = [line["token_id"] for line in lines]
-        parsed, ended = lvlm.parser.parse(tokens, at_once=task.forced), lvlm.answer_of(tokens)
+        parsed, ended = lvlm.parser.parse(tokens, skip_thought=task.forced), lvlm.answer_of(tokens)
         error, looked, uses = "" if task.forced else ended.error, {}, list[Line]()
         for word, ids in self._tracked.items():  # where the text continues with all tokens of a tracked word
             for step in range(len(tokens) - len(ids) + 1):
