@@ -13,6 +13,7 @@ from __future__ import annotations
 import functools
 import itertools
 import re
+import unicodedata
 from collections.abc import Callable, Container, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
@@ -44,6 +45,10 @@ _NEAR = 80  # characters that the last two words of a text may take
 _NUMBERS = ("one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten")
 _INTRODUCING = frozenset({"a", "an", "another", "several", "some", "many", "more", "few", *_NUMBERS})
 _SINGULAR = ("a", "an", "another", "one")
+# Unicode's categories of signs that close or separate, in every script. Some of the latter also open. Quotation marks
+# are in other categories, as each of them opens somewhere.
+_GOES_ON = ("Pe", "Po")
+_OPENING = frozenset("\"'*#&@\u00a1\u00bf\u2022\u00b7")
 
 
 def sentence_spans(text: str) -> list[tuple[int, int]]:
@@ -52,6 +57,14 @@ def sentence_spans(text: str) -> list[tuple[int, int]]:
     ends = sorted({*sentence_ends(text), *breaks})
     starts = [0, *(end + len(text[end:]) - len(text[end:].lstrip()) for end in ends), len(text)]
     return [(start, end) for start, end in itertools.pairwise(dict.fromkeys(starts)) if text[start:end].strip()]
+
+
+def begins_sentence(text: str, *, lower: bool) -> bool:
+    """Return whether a sentence may begin with a text, as `A` and `- a`, and unlike `, a`; `lower`: in lower case."""
+    first = text.lstrip()[:1]
+    if not first or first in _OPENING:
+        return True
+    return unicodedata.category(first) not in _GOES_ON and (lower or not first.islower())
 
 
 def whole_sentences(text: str) -> str:
@@ -114,8 +127,14 @@ class NameTokens:
             self._compounds.setdefault(name.split()[0], set()).add(name)
         self._inner = {name.rpartition(" ")[0] for names in self._compounds.values() for name in names}
         self._names, self._first, self._consonants = list[_Name](), list[_Name](), list[int]()
+        # that cannot begin a sentence, in texts whose sentences begin in lower case, and in others
+        self.inside: dict[bool, list[int]] = {True: [], False: []}
         for token, data in enumerate(vocabulary.pieces()):
-            if (piece := _PIECE.fullmatch(data.decode("utf-8", "replace"))) is None:
+            written = data.decode("utf-8", "replace")
+            for lower, inside in self.inside.items():
+                if not begins_sentence(written, lower=lower):
+                    inside.append(token)
+            if (piece := _PIECE.fullmatch(written)) is None:
                 continue
             word, bare = piece[2].lower(), not piece[1]
             article = "an" if takes_an(word) else "a"
@@ -183,6 +202,7 @@ class Choice:
     back: int = 0  # place from which the text goes on if nothing plausible is left
     other: str = ""  # the article that it goes on with there; empty: any other word
     between: bool = False  # whether the text is between two sentences
+    inside: Sequence[int] = ()  # tokens that may not either, if the model would end the text; it may not end here
 
 
 class GuideRules:
@@ -222,6 +242,7 @@ class Guide:
         self._begins = 0  # characters of thoughts before the text
         self._swapped: tuple[str, str] | None = None  # a text, and the article that comes next in it
         self.dead: int | None = None  # place from which a text goes on that can introduce nothing
+        self._over: int | None = None  # the first place at which the model would have ended the text
 
     def ban(self, tokens: Sequence[int]) -> bool:
         """Forbid the last of these tokens after the others; return whether it was allowed until now."""
@@ -242,6 +263,10 @@ class Guide:
                 return each.start, each.end
             introduced.add(each.head)
         return None
+
+    def stops(self, text: str) -> bool:
+        """Return whether a text that may go on is not decoded further."""
+        return self.first(text, ended=False) is not None or self.repeats(text) is not None
 
     def text(self, tokens: Sequence[int]) -> str:
         """Return the text of its tokens."""
@@ -266,10 +291,13 @@ class Guide:
         named = max((each.end for each in rules.mentions(text)), default=0)
         groups = self._supported if place.start is None else missing
         names, ruled_out = rules.tokens.split(groups, self._doubted, place)
-        if missing and len(tokens) < rules.room and len(sentence_spans(text[named:])) <= IDLE:
-            ruled_out = [*ruled_out, *rules.ends]
         sentence = last_sentence(text)
         choice = Choice(names, ruled_out, between=not text[sentence:].strip())
+        if missing and len(tokens) < rules.room and len(sentence_spans(text[named:])) <= IDLE:
+            choice = replace(choice, ruled_out=[*ruled_out, *rules.ends])
+            if choice.between:
+                initial = next((sign for sign in text[self._begins :] if sign.isalpha()), "")
+                choice = replace(choice, inside=rules.tokens.inside[initial.islower()])
         if place.start is None or not missing:
             # It stops before it introduces anything else: at a word that joins, or before the sentence.
             joins = [match.start() for match in _JOINS.finditer(text, max(named, sentence))]
@@ -291,6 +319,23 @@ class Guide:
         self.dead = choice.back
         if choice.other:  # "a" before "umbrella"
             self._swapped = text[: choice.back].rstrip(), choice.other
+
+    def hold(self, text: str) -> None:
+        """Note that the model would end a text that goes on."""
+        if self._over is None:
+            self._over = len(text)
+
+    def repeats(self, text: str) -> int | None:
+        """Return the end of a text before its last sentence, if that repeats another and the model would have ended.
+
+        There is a dog. It is brown.| It is brown.
+        """
+        spans = sentence_spans(text)
+        if self._over is None or not spans or len(text.rstrip()) not in sentence_ends(text):
+            return None
+        *others, (start, end) = spans
+        before = [text[first:last].strip() for first, last in others]
+        return len(text[:start].rstrip()) if start >= self._over and text[start:end].strip() in before else None
 
     def _mentions(self, text: str) -> list[Mention]:
         return [each for each in self.rules.mentions(text) if each.start >= self._begins]
@@ -316,29 +361,34 @@ class GuideMask(LogitsProcessor):
             for row, (guide, tokens) in enumerate(zip(self._guides, self._texts(input_ids), strict=True))
             if guide is not None and len(tokens) >= self._given[row] and (choice := guide.next(tokens)) is not None
         ]
-        ruled_out = torch.zeros(scores.shape, dtype=torch.bool)
-        for row, _, choice, banned, _ in rows:
-            ruled_out[row, [*choice.ruled_out, *banned]] = True
-        ruled_out = ruled_out.to(scores.device)
-        left = without(scores, ruled_out)
-        best = left.argmax(dim=-1)  # [B]
         before, z = uncut(scores)
-        full = z.float()
-        rest = full.masked_fill(ruled_out, -torch.inf).softmax(dim=-1)
-        full = full.softmax(dim=-1)
+        full = z.float().softmax(dim=-1)
+        ruled_out = torch.zeros(scores.shape, dtype=torch.bool)
+        inside = torch.zeros_like(ruled_out)
+        ending = set[int]()  # rows whose text the full stream would end
+        for row, guide, choice, banned, tokens in rows:
+            ruled_out[row, [*choice.ruled_out, *banned]] = True
+            if choice.between and float(full[row, guide.rules.ends].sum()) > 0.5:
+                ending.add(row)
+                inside[row, choice.inside] = True
+                if choice.inside:
+                    guide.hold(guide.text(tokens))
+        ruled_out, inside = ruled_out.to(scores.device), inside.to(scores.device)
+        left = without(scores, ruled_out | inside)
+        best = left.argmax(dim=-1)  # [B]
+        rest = z.float().masked_fill(ruled_out, -torch.inf).softmax(dim=-1)
         chances, chances_left = (each.gather(1, best[:, None])[:, 0].tolist() for each in (full, rest))
         likeliest, likeliest_left = full.amax(dim=-1).tolist(), rest.argmax(dim=-1).tolist()
         for row, guide, choice, banned, tokens in rows:
-            ends = guide.rules.ends
             fits = choice.introduces and int(best[row]) in choice.names
             dead = chances[row] < PLAUSIBLE * likeliest[row] and not fits
             # The full stream would name a supported object here, and the contrast picks another word.
             drawn_away = choice.introduces and not fits and likeliest_left[row] in choice.names
-            over = choice.between and chances_left[row] < CLEAR and float(full[row, ends].sum()) > 0.5
+            over = row in ending and chances_left[row] < CLEAR
             if choice.names and (choice.only or drawn_away or (dead and choice.only_if_dead)):
                 left[row] = _only(before[row], choice.names, banned)
             elif over or (dead and choice.between and banned):
-                left[row] = _only(before[row], ends, banned)
+                left[row] = _only(before[row], guide.rules.ends, banned)
             elif dead and (choice.introduces or banned):
                 guide.stop(guide.text(tokens), choice)
         return left

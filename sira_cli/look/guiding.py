@@ -145,7 +145,9 @@ class Decoded:
             for row, (tokens, ended) in (self._decode(todo, starts) if todo else {}).items():
                 guide = todo[row]
                 plain = guide.text(tokens)
-                span = guide.first(plain, ended=ended)
+                span, repeats = guide.first(plain, ended=ended), guide.repeats(plain)
+                if span is None and repeats is not None:
+                    tokens = [*tokens[: _reach(guide, tokens, repeats)], *self._lvlm.ends.ids[:1]]
                 if span is None:
                     done[row] = tokens
                     continue
@@ -204,7 +206,7 @@ class Watch(StoppingCriteria):
     def __call__(self, input_ids: Tensor, scores: Any, **kwargs: Any) -> Tensor:
         """Return whether each text ends, `[B]`; `input_ids [B, S]` are all tokens so far."""
         for row, (guide, tokens) in enumerate(zip(self._guides, self._texts(input_ids), strict=True)):
-            if row not in self.lengths and (guide is None or guide.first(guide.text(tokens), ended=False) is not None):
+            if row not in self.lengths and (guide is None or guide.stops(guide.text(tokens))):
                 self.lengths[row] = len(tokens)
         return torch.tensor([row in self.lengths for row in range(len(input_ids))], device=input_ids.device)
 

@@ -9,9 +9,19 @@ from sira_cli.core.rules import cut_offs_kept, plausible
 from sira_cli.demo.questions import held_out, mentions
 from sira_cli.demo.scenes import VALIDATION_SEEDS, render
 from sira_cli.look import guiding
-from sira_cli.look.guide import Guide, GuideMask, GuideRules, NameTokens, Place, sentence_spans, whole_sentences
+from sira_cli.look.guide import (
+    Guide,
+    GuideMask,
+    GuideRules,
+    NameTokens,
+    Place,
+    begins_sentence,
+    sentence_spans,
+    whole_sentences,
+)
 from sira_cli.look.guiding import captions
 from sira_cli.look.words import shipped
+from sira_cli.models import model
 from sira_cli.models.progress import Trail
 from sira_cli.run.task import Caption
 from tests.support.helpers import learned_vocabulary, under
@@ -147,6 +157,74 @@ def test_what_a_guide_lets_a_method_take_next(demo, rules):
     assert picked(demo, rules, "There is a cat. The", {"cat"}, {" cat": 9.0, " red": 10.0}, z) == " red"
     scores = {" cat": 20.0, " dog": 1.0, " red": 2.0}  # a banned name is not taken where only names may follow
     assert picked(demo, rules, "There is a", {"cat", "dog"}, scores, banned=(" cat",)) == " dog"
+
+
+BEGINNINGS = ("A", " There", "2", "- a", "\n", "(", "\u00abUn", "\u201d", "\u00bfHay", "\u2022 a", "\u72d7")
+OTHERS = (",", "., a", " which", ")", "\uff0c", "\u3002", "\u060c", "\u0964", "\u044f", ":")
+
+
+@pytest.mark.parametrize("text", [*BEGINNINGS, *OTHERS])
+def test_what_may_begin_a_sentence_in_any_script(text):
+    begins = text in BEGINNINGS
+    assert begins_sentence(text, lower=False) == begins
+    assert begins_sentence(text, lower=True) == (begins or text.lstrip()[0].isalpha())
+
+
+@pytest.mark.parametrize(
+    ("text", "scores", "token"),
+    [
+        ("There is a dog.", {"</s>": 20.0, ",": 12.0, " which": 11.0, " There": 11.0}, " There"),
+        ("There is a dog.", {"</s>": 20.0, ",": 12.0, " which": 11.0, " There": 9.0}, "</s>"),  # not clear how
+        ("There is a dog.", {"</s>": 10.0, ",": 12.0, " There": 11.0}, ","),  # the sentence is not over
+        ("there is a dog.", {"</s>": 20.0, ",": 12.0, " which": 11.0, " There": 10.0}, " which"),
+        ("There is a dog", {"</s>": 20.0, ",": 12.0, " There": 11.0}, ","),
+    ],
+)
+def test_where_the_end_is_ruled_out_a_sentence_begins(demo, rules, text, scores, token):
+    assert picked(demo, rules, text, {"dog", "cat"}, scores) == token
+
+
+def test_a_sound_draft_stays_sound_where_the_model_does_not_know_how_to_go_on(demo):
+    """It ends, with a supported book missing."""
+    result = under(demo, "greedy").caption(picture_of(9_100_061), verify="guide")
+    assert result.text.endswith("There is a bicycle on the right, which is green.")
+    assert (result.finish_reason, is_broken(result.text)) == ("stop", False)
+    assert ("book", True) in [(one["thing"], one["support"] > 0.9) for one in result.candidates]
+
+
+def test_the_place_where_a_text_only_repeats_itself(rules):
+    text, guide = "There is a dog. It is brown.", Guide(rules, frozenset({"dog", "cat"}))
+    assert guide.repeats(f"{text} It is brown.") is None  # as the model has it
+    guide.hold(text)
+    assert guide.repeats(f"{text} It is brown.") == len(text)
+    for other in (text, f"{text} It is brown", f"{text} It is red."):
+        assert guide.repeats(other) is None
+    later = Guide(rules, frozenset({"dog", "cat"}))
+    later.hold(f"{text} It is brown.")
+    assert later.repeats(f"{text} It is brown.") is None  # it would have ended only there
+
+
+def test_a_text_that_only_repeats_itself_ends_before_that(demo, monkeypatch):
+    """The model would end its text; where that is ruled out, it says the last sentence again."""
+    picture, real = picture_of(SCENES[0]), model.processors_of
+    named = [one["thing"] for one in demo.caption(picture, verify="guide").candidates if one["support"] > 0.9]
+    first, other = (f"There is a {name} on the left. It is brown." for name in named[:2])
+    draft, again, (end, *_) = tokens_of(demo, f" {first}"), tokens_of(demo, " It is brown."), demo.ends.ids
+    texts = lambda *args, trail, **more: ([[first, other]], [[*draft, end]], trail)  # noqa: E731
+
+    def processors(generation, attention_mask):
+        def raised(input_ids, scores):
+            step = input_ids.shape[1] - attention_mask.shape[1] - len(draft)
+            scores[:, again[step % len(again)]] += 900
+            scores[:, end] += 1000 * (step % len(again) == 0)
+            return scores
+
+        return [raised, *real(generation, attention_mask)]
+
+    monkeypatch.setattr(guiding, "captions", texts)
+    monkeypatch.setattr(model, "processors_of", processors)
+    result = under(demo, "greedy").caption(picture, verify="guide")
+    assert (result.text, result.finish_reason, result.output_tokens) == (first, "stop", len(draft) + 1)
 
 
 def test_an_article_that_leads_nowhere_is_replaced(demo, rules):
