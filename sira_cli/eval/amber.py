@@ -23,7 +23,8 @@ from sira_cli.pictures.rows import brief, id_of, read_json, read_rows, read_text
 PartName = Literal["generative", "discriminative"]
 PARTS: tuple[PartName, ...] = ("generative", "discriminative")
 MAX_NEW_TOKENS = {"generative": 512, "discriminative": 16}
-FORM = Form("response", ("id",))
+# AMBER's script reads these two fields. Rows of other tools have more; with a label, `response` may be one of several.
+FORM = Form("response", ("id",), unless=("truth", "hallu", "label", "answer", "prediction"))
 FILES = ("annotations.json", "relation.json", "safe_words.txt", "query")
 URL = "https://github.com/junyangwang0410/AMBER"
 OFFICIAL = "en_core_web_lg"  # the spaCy pipeline of AMBER's script

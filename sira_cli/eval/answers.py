@@ -220,14 +220,22 @@ class Form(NamedTuple):
     answer: str  # the field with the model's answer
     needed: tuple[str, ...] = ()  # further fields of every row
     more: tuple[str, ...] = ()  # fields that a row may also have
+    unless: tuple[str, ...] = ()  # or, if any are named here, all fields but these
 
     def fits(self, row: Mapping[str, Any]) -> bool:
         """Return whether a row has this form."""
         needed = {self.answer, *self.needed}
-        return needed <= row.keys() <= needed | {*self.more}
+        others = row.keys() - needed
+        allowed = others.isdisjoint(self.unless) if self.unless else others <= {*self.more}
+        return needed <= row.keys() and allowed
 
     def __str__(self) -> str:
-        return f"{' and '.join((*self.needed, self.answer))}{f' (and {some(self.more)})' * bool(self.more)}"
+        text = " and ".join((*self.needed, self.answer))
+        if self.more:
+            text += f" (and {some(self.more)})"
+        if self.unless:
+            text += f" (without {some(self.unless)})"
+        return text
 
 
 def read_answer_rows(path: Path, *forms: Form) -> Iterator[Row]:
@@ -265,8 +273,14 @@ def holds_splits(path: Path) -> bool:
     return len({*ids}) < len(ids) or len({row["category"] for row in rows if "category" in row}) > 1
 
 
-def of_split(rows: Sequence[Row], split: str, questions: Mapping[str, str]) -> list[Row]:
-    """Return the samples that answer a split's questions, by category, or as the block of ids with its questions."""
+def of_split(rows: Sequence[Row], split: str, is_about: Mapping[str, Callable[[str], bool]]) -> list[Row]:
+    """Return the samples that answer a split's questions, by category, or as the block of ids with its questions.
+
+    Args:
+        rows: all samples of a file.
+        split: its name, of which one word may be a category.
+        is_about: by the question's id, whether a prompt asks it.
+    """
     if len({row["category"] for _, row in rows if "category" in row}) > 1:
         return [placed for placed in rows if placed[1].get("category") in split.split()]
     blocks: list[dict[str, Row]] = [{}]
@@ -275,6 +289,7 @@ def of_split(rows: Sequence[Row], split: str, questions: Mapping[str, str]) -> l
             blocks.append({})
         blocks[-1][number] = where, row
     for block in blocks:
-        if all(questions.get(number, "\0") in str(row.get("question", "")) for number, (_, row) in block.items()):
+        asked = {number: str(row.get("question", "")) for number, (_, row) in block.items()}
+        if all(number in is_about and is_about[number](question) for number, question in asked.items()):
             return [*block.values()]
     return [*blocks[0].values()]  # the reader names the first row that does not fit

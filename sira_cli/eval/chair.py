@@ -80,7 +80,10 @@ class Chair(Benchmark):
         captions = read_captions(paths)
         if missing := [int(ask.id) for ask in part.asks if int(ask.id) not in captions]:
             files, count = some(paths, 3, 1_000), f"{len(missing)} of {len(part.asks)} are missing"
-            raise DataError(f"{files}: no caption of image {min(missing)} ({count})")
+            raise DataError(
+                f"{files}: no caption of image {min(missing)} ({count}): finish the run, or give `ids=` FILE with the "
+                "images to score"
+            )
         return {part.name: {ask.id: captions[int(ask.id)][0] for ask in part.asks}}
 
     def stand_ins(self) -> dict[str, str]:
@@ -116,10 +119,12 @@ def opened(path: Path, asking: Asking) -> Chair:
     if not all(each.isdecimal() and each.isascii() and int(each) for each in numbers):
         raise SettingsError(f"`lengths=` {options['lengths']}: expected numbers of tokens, such as 64,512")
     lengths = tuple(dict.fromkeys(map(int, numbers)))
-    images = read_ids(listed) if "ids" in options or (not asking.sources and listed.is_file()) else None
+    images = read_ids(listed) if "ids" in options or listed.is_file() else None
     if asking.sources:
         places, lengths = _answered(asking.sources, lengths)
-        images = images or places
+        # The folder's list tells which captions are missing, unless they are of other images.
+        if images is None or ("ids" not in options and not places.keys() <= images.keys()):
+            images = places
     elif lengths and asking.max_new_tokens:
         raise SettingsError("give `lengths=` or `max_new_tokens=`, not both")
     else:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,6 +20,15 @@ FORMS = (  # of POPE's evaluate.py, in the order of the questions; and of VCD's 
     Form("answer", (), ("question", "image")),
     Form("text", ("question_id",), ("question", "prompt", "image", "answer_id", "model_id", "metadata")),
 )
+# Editions differ in the last word: the file of COCO's adversarial split that VCD, OPERA and VISTA ship says "imange" in
+# 57 rows; POPE's own and RePOPE's do not.
+_QUESTION = re.compile(r"\bis there an? (.+?) in the \w+\?", re.IGNORECASE)
+
+
+def object_of(text: str) -> str:
+    """Return the object that a question of POPE asks for; of any other text, all of it."""
+    found = _QUESTION.search(text)
+    return text.strip().lower() if found is None else found[1].lower()
 
 
 @dataclass(frozen=True)
@@ -37,8 +47,12 @@ class PopeQuestion:
 
     @property
     def known(self) -> tuple[int, str, str]:
-        """What RePOPE keeps of a question."""
-        return self.number, self.image, self.text
+        """What other editions keep of a question: its number, picture and object."""
+        return self.number, self.image, object_of(self.text)
+
+    def is_in(self, prompt: str) -> bool:
+        """Return whether a prompt asks this question, in the words of any edition."""
+        return self.text in prompt or object_of(self.text) == object_of(prompt)
 
 
 def read_questions(path: Path) -> list[PopeQuestion]:
@@ -168,7 +182,7 @@ class Pope(Benchmark):
         where, file = str(path), self._paths[split]
         rows = list(read_answer_rows(path, *FORMS))
         if whole:
-            rows = of_split(rows, split, {str(question.number): question.text for question in everything})
+            rows = of_split(rows, split, {str(question.number): question.is_in for question in everything})
         for position, (where, row) in enumerate(rows):
             if "question_id" in row:
                 question = by_number.get(number := id_of(where, row, "question_id"))
@@ -180,12 +194,12 @@ class Pope(Benchmark):
                 question = everything[position]
             prompt = str(row.get("question", row.get("prompt", question.text)))
             image = Path(str(row.get("image", question.image))).name
-            if question.text not in prompt or image not in (Path(question.image).name, Path(question.image).stem):
+            if not question.is_in(prompt) or image not in (Path(question.image).name, Path(question.image).stem):
                 raise DataError(
                     f"{where}: answers {brief(prompt)} about {some([image])}, but question {question.number} of "
                     f"{file} is {question.stated}"
                 )
-            if row["text"] == question.text:
+            if row["text"].endswith("?") and question.is_in(row["text"]):
                 raise DataError(f"{where}: is a question, expected an answer: is `answers=` right?")
             if question.number in texts:
                 raise DataError(f"{where}: question {question.number} is answered twice")

@@ -225,7 +225,7 @@ class Picture:
         return files, digest(files)
 
     def read_once(self, cache: Cache[tuple[list[File], str]]) -> tuple[list[File], str]:
-        """Return what `read` does, once for several questions; an image in memory has no address to know it by."""
+        """Read its files and hash, once for several questions; an image in memory has no address to know it by."""
         return cache.get(self.address, self.read) if self.id and self.address else self.read()
 
     def _check(self) -> None:

@@ -218,3 +218,18 @@ def test_wrong_answers_are_named(request, files, tmp_path, name, rows, message):
     benchmark = Pope(files[:1]) if name == "pope" else request.getfixturevalue(name)
     with pytest.raises(DataError, match=message):
         benchmark.read([lines(tmp_path / "a.jsonl", rows)])
+
+
+def test_rows_of_amber_may_have_more_than_its_script_reads(amber, tmp_path):
+    more = {"image": "AMBER_1.jpg", "query": "Describe this image.", "length": 3, "model": "m"}
+    plain, wide = lines(tmp_path / "a.jsonl", AMBERS), lines(tmp_path / "b.jsonl", [row | more for row in AMBERS])
+    assert amber.read([wide]) == amber.read([plain])
+
+
+def test_all_splits_of_lmms_eval_go_with_questions_of_another_edition(files, tmp_path):
+    rows = samples(files)
+    path = lines(tmp_path / "samples.jsonl", rows)
+    expected = Pope(files[::-1]).read([path])
+    for file in files:
+        save(file, file.read_text().replace("in the image?", "in the imange?"))
+    assert Pope(files[::-1]).read([path]) == expected

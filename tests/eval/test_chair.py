@@ -10,7 +10,8 @@ import re
 import pytest
 
 from sira_cli.errors import DataError, SettingsError
-from sira_cli.eval.chair import HEADS, Chair, find_truth, mentions, read_ids
+from sira_cli.eval.benchmark import AnswerFiles, Asking
+from sira_cli.eval.chair import HEADS, Chair, find_truth, mentions, opened, read_ids
 from sira_cli.eval.figures import text_counts
 from sira_cli.language import CHAIR_WORDS, singular, tokens
 from tests.support.eval import language_data
@@ -203,3 +204,30 @@ def test_what_is_not_as_in_coco_is_named(coco, kind, changes, message):
     save(path, [] if changes is None else json.loads(path.read_text()) | changes)
     with pytest.raises(DataError, match=message):
         truth_of(coco, [7])
+
+
+@pytest.mark.parametrize(
+    ("listed", "answered", "options", "images"),
+    [
+        ("7\n8\n", [7, 8], {}, [7, 8]),
+        ("7\n8\n", [8], {}, [7, 8]),  # of which one is missing
+        ("7\n", [7, 8], {}, [7, 8]),  # the list is of other images
+        ("7\n8\n", [8], {"ids": "8\n"}, [8]),  # asked for
+        ("", [8], {}, [8]),
+    ],
+)
+def test_the_images_of_captions_are_those_of_the_folders_list(coco, tmp_path, listed, answered, options, images):
+    if listed:
+        save(coco / "ids.txt", listed)
+    captions = lines(tmp_path / "c.jsonl", [{"image_id": image, "caption": "A dog."} for image in answered])
+    given = {name: str(save(tmp_path / name, text)) for name, text in options.items()}
+    sources = [AnswerFiles("mine", (captions,), own=False)]
+    chair = opened(coco, Asking(options=given | {"language": "fallback"}, sources=sources))
+    assert [int(ask.id) for ask in chair.parts[0].asks] == images
+    if {*images} == {*answered}:
+        assert len(chair.read([captions])["captions"]) == len(images)
+    else:
+        with pytest.raises(
+            DataError, match=r"no caption of image 7 \(1 of 2 are missing\): finish the run, or give `ids"
+        ):
+            chair.read([captions])

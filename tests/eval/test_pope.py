@@ -13,7 +13,7 @@ import pytest
 from sira_cli.errors import DataError, SettingsError
 from sira_cli.eval.figures import RULES
 from sira_cli.eval.pope import Pope, read_questions
-from tests.support.eval.writing import lines, save
+from tests.support.eval.writing import lines, read, save
 
 # What an answer is taken for: yes, no, or neither, by the rules in their order; by VCD's if it is there, and if not.
 ORDER = ("official", "opera", "strict", "repope")
@@ -208,3 +208,47 @@ def test_files_of_repope_go_with_the_questions(both):
         Pope([pope], repope=[other])
     with pytest.raises(SettingsError, match="another file is also of coco adversarial"):
         Pope([pope, *others], repope=[repope, repope])
+
+
+@pytest.fixture(scope="module")
+def editions(benchmarks, tmp_path_factory) -> tuple[Path, Path]:
+    """COCO's adversarial file as VCD ships it, and as POPE and RePOPE have it."""
+    vcd = benchmarks / "pope" / "coco" / "coco_pope_adversarial.json"
+    text = vcd.read_text(encoding="utf-8")
+    assert text.count("in the imange?") == 57
+    return vcd, save(tmp_path_factory.mktemp("own") / vcd.name, text.replace("imange", "image"))
+
+
+@pytest.mark.parametrize("order", [1, -1])
+def test_repopes_labels_go_with_both_editions(editions, order):
+    one, other = editions[::order]
+    assert Pope([one], repope=[other]).parts[0].groups == ("coco adversarial", "coco adversarial, RePOPE")
+
+
+@pytest.mark.parametrize("order", [1, -1])
+@pytest.mark.parametrize("form", ["answer", "text", "filtered_resps"])
+def test_answers_to_one_edition_are_scored_with_the_other(editions, tmp_path, order, form):
+    one, other = editions[::order]
+    expected, rows = {}, []
+    for row in read(other):
+        number, text = row["question_id"], f"Yes, {row['question_id']}"
+        expected[f"coco adversarial/{number}"] = text
+        asked = {"question": row["text"], "answer": text}
+        if form == "text":
+            asked = {"question_id": number, "prompt": row["text"], "text": text}
+        if form == "filtered_resps":
+            asked = {"input": row["text"], "filtered_resps": [text], "pope_accuracy": {"question_id": str(number)}}
+        rows.append(asked)
+    assert Pope([one]).read([lines(tmp_path / "a.jsonl", rows)]) == {"pope": expected}
+
+
+@pytest.mark.parametrize("form", ["a person", "an umbrella"])
+def test_another_object_is_another_question(editions, tmp_path, form):
+    rows = [{"question": row["text"], "answer": "Yes"} for row in read(editions[0])]
+    rows[10]["question"] = f"Is there {form} in the image?"
+    benchmark, file = Pope(editions[1:]), lines(tmp_path / "a.jsonl", rows)
+    if form == "an umbrella":  # is asked
+        assert len(benchmark.read([file])["pope"]) == 3000
+    else:
+        with pytest.raises(DataError, match="line 11: answers 'Is there a person in the image"):
+            benchmark.read([file])
