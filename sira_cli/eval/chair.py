@@ -28,6 +28,7 @@ PROMPT = "Please describe this image in detail."
 RULES: dict[str, Need] = {"lemma": "lemmas", "singular": "singulars"}  # the part of the language that each rule needs
 ANSWERS = "captions"  # name of the part when captions from elsewhere are scored
 LENGTHS = (64, 512)  # of captions in tokens, as in the paper's Table 2
+OVER_KINDS = "over kinds"  # 100 minus the precision of kinds
 FORM = Form("caption", ("image_id",))  # of OPERA's chair.py
 
 
@@ -66,13 +67,24 @@ class Chair(Benchmark):
                 yield Counted(ask.id, ask.picture, part.groups, truth.issuperset(read.heads), counts)
 
     def figures(self, group: str, total: Mapping[str, float], *, smooth: bool = False) -> dict[str, float]:
-        """Return CHAIRs, CHAIRi, recall and length in tokens, in the official script's steps, and `text_figures`."""
-        length = 100 * ratio(0.01 * total["tokens"], total["captions"])
-        return chair_figures(total) | {"length": length} | text_figures(total)
+        """Return CHAIRs, CHAIRi, recall and length in tokens, in the official script's steps, and `text_figures`.
+
+        After CHAIRi, which counts mentions, comes CHAIRi over the kinds of objects in each caption.
+        """
+        figures = chair_figures(total)
+        absent_kinds = total["kinds"] - total["recalled objects"]
+        return {
+            "CHAIRs": figures["CHAIRs"],
+            "CHAIRi": figures["CHAIRi"],
+            OVER_KINDS: 100 * ratio(absent_kinds, total["kinds"]),
+            "recall": figures["recall"],
+            "length": 100 * ratio(0.01 * total["tokens"], total["captions"]),
+            **text_figures(total),
+        }
 
     def denominators(self, group: str) -> Denominators:
         """Return the denominators of `chair_figures` and `text_figures`."""
-        return CHAIR_DENOMINATORS | TEXT_DENOMINATORS
+        return CHAIR_DENOMINATORS | {OVER_KINDS: ("kinds",)} | TEXT_DENOMINATORS
 
     def read(self, paths: Sequence[Path]) -> dict[str, dict[str, str]]:
         """Read captions of one method and one length."""

@@ -85,6 +85,7 @@ def test_counts_and_figures_by_hand(chair):
     assert chair.figures("captions", tally.total()) == {
         "CHAIRs": 100 * (1 / 3),
         "CHAIRi": 100 * (3 / 7),
+        "over kinds": 100 * (2 / 5),  # 5 kinds in the captions, 3 of which are in the pictures
         "recall": 100 * (3 / 4),
         "length": 100 * (0.01 * 22 / 3),
         "F1": 200 * (3 / 9),
