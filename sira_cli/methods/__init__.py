@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from sira_cli.errors import SettingsError
 from sira_cli.methods.base import Ability, Method
+from sira_cli.methods.deco import Deco
 from sira_cli.methods.dola import Dola
 from sira_cli.methods.flb import Flb, SiraFlb
 from sira_cli.methods.greedy import Greedy
@@ -24,6 +25,7 @@ from sira_cli.methods.resdec import ResDec, SiraResDec
 from sira_cli.methods.sid import Sid
 from sira_cli.methods.sira import Sira
 from sira_cli.methods.text_only import TextOnly
+from sira_cli.methods.vaf import Vaf
 from sira_cli.methods.vcd import Vcd
 from sira_cli.methods.vista import Vista
 
@@ -40,9 +42,11 @@ METHODS: dict[str, Method] = {
         Flb(),
         ResDec(),
         Pai(),
+        Vaf(),
         Vista(),
         Sid(),
         Dola(),
+        Deco(),
         Opera(),
         Ict(),
         MaskCd(),

@@ -23,6 +23,7 @@ from sira_cli.core.fork import attach
 from sira_cli.errors import AttachError, PictureSettingsError, SettingsError, SiraError, UnsupportedModelError
 from sira_cli.methods import METHODS
 from sira_cli.methods.base import Method, TwoPasses
+from sira_cli.methods.deco import Deco
 from sira_cli.methods.dola import Dola
 from sira_cli.methods.logits_only import LogitsOnly
 from sira_cli.methods.maskcd import MASS
@@ -42,6 +43,7 @@ from tests.support.helpers import (
     left_pad,
     strong,
 )
+from tests.support.reference_opera import SlowOpera
 from tests.support.tiny import Tiny
 
 FAMILIES = ["LLaVA-1.5", "Qwen2.5-VL", "InternVL", "Gemma 3", "PaliGemma"]  # those of the less telling tests
@@ -59,7 +61,7 @@ def expected_of(method: Method, case: Tiny, **settings: Any) -> slow.Texts:
         return slow.ict(case, strong(method, case.model), **settings)
     if name == "maskcd":
         return slow.maskcd(case, strong(method, case.model)[MASS].tolist(), 0.7, **settings)
-    if name in ("pai", "vista"):
+    if name in ("pai", "vista", "deco", "vaf"):
         return getattr(slow, name)(case, **settings)
     if name in ("text-only", "m3id"):
         branch = slow.text_only(case)
@@ -76,7 +78,7 @@ def expected_of(method: Method, case: Tiny, **settings: Any) -> slow.Texts:
 
 # Families and exact types that a method cannot follow: `check_model` refuses them with a reason.
 OTHER_LAYERS = (*tiny.STATES, "lfm3_vl", "minicpm_ocr", "minicpmv4_6", "minicpmv4_7")  # states and convolutions
-NOT_FOLLOWED = dict.fromkeys(("opera", "pai"), ("Gemma 4 E", "dots3_note", "llama4", *OTHER_LAYERS))
+NOT_FOLLOWED = dict.fromkeys(("opera", "pai", "vaf"), ("Gemma 4 E", "dots3_note", "llama4", *OTHER_LAYERS))
 NOT_FOLLOWED |= dict.fromkeys(("ict", "maskcd"), ("fuyu", *OTHER_LAYERS)) | {"vista": ("LFM2-VL", "lfm3_vl")}
 DEEPSTACK = ("Qwen3-VL", "cohere_compass", "cosmos3_omni", "granite_docling", "qwen3_omni_moe_thinker", "qwen3_vl_moe")
 NOT_FOLLOWED["sid"] = ("Gemma 3", *DEEPSTACK, *NOT_FOLLOWED["opera"])
@@ -110,6 +112,7 @@ def test_equals_its_reference(method: Method, name: str):
 POWERLESS = {name: {"alpha": 0.0} for name in ("text-only", "vcd", "icd", "maskcd")}
 POWERLESS |= {"greedy+apc": {}, "ict": {"strength": 0.0}, "m3id": {"decay": 0.0}, "flb": {"gamma": 0.0}}
 POWERLESS |= {"pai": {"raised": 0.0, "gamma": 1.0}, "vista": {"strength": 0.0, "mix": 0.0}}
+POWERLESS |= {"deco": {"alpha": 0.0}, "vaf": {"enhance": 1.0, "suppress": 1.0}}
 POWERLESS |= {"sid": {"alpha": 0.0, "visible": 3}, "resdec": {"weight": 0.0}}
 
 
@@ -265,6 +268,59 @@ def test_candidates_of_dola(layers, tied, low, high):
         Dola().candidates(3, tied=True)
 
 
+# --- deco
+
+
+def published_deco(z: torch.Tensor, early: torch.Tensor, alpha: float, top_p: float, top_k: int) -> torch.Tensor:
+    """The lines of `deco_greedy_search` for one row: `z [V]`, `early [C, V]`."""
+    likeliest, tokens = z.softmax(0).topk(top_k)
+    reached = torch.searchsorted(likeliest.cumsum(0), top_p, right=False)
+    tokens = tokens[: min(int(reached) + 1, top_k)]
+    among = early.softmax(1)[:, tokens]
+    layer = among.argmax() // among.shape[1]
+    others = torch.ones_like(z, dtype=torch.bool)
+    others[tokens] = False
+    return (z + alpha * among.max() * early[layer]).masked_fill(others, -torch.inf)
+
+
+@pytest.mark.parametrize("spread", [0.1, 1.0, 3.0, 9.0])
+def test_deco_is_its_authors_rule_row_by_row(spread):
+    """From logits under which `top_k` decides to those of one sure token."""
+    generator = torch.Generator().manual_seed(int(spread * 10))
+    z = spread * torch.randn(6, 50, generator=generator)
+    early = spread * torch.randn(4, 6, 50, generator=generator)
+    scores = Deco(top_k=12).rule(z, early)
+    for row in range(6):
+        torch.testing.assert_close(scores[row], published_deco(z[row], early[:, row], 0.6, 0.9, 12))
+
+
+# --- vaf
+
+
+def test_vaf_raises_rows_after_the_last_of_two_pictures():
+    case = case_of("LLaVA-1.5")
+    both = Tiny(case.model, family_prompts("LLaVA-1.5", case)[2])
+    assert both.image[0].int().diff().eq(1).sum() == 2
+    expected = slow.vaf(both)
+    tokens, scores = decoded(METHODS["vaf"], both)
+    assert tokens[0].tolist() == expected.tokens
+    torch.testing.assert_close(scores[:, 0], expected.scores, atol=1e-4, rtol=1e-5)
+
+
+def decoded_beams(case: Tiny) -> torch.Tensor:
+    return decoded(METHODS["vaf"], case, num_beams=2)[0]
+
+
+def test_beams_of_a_batch_under_vaf_equal_single_runs():
+    case = case_of("LLaVA-1.5")
+    singles = [Tiny(case.model, inputs) for inputs in family_prompts("LLaVA-1.5", case)[:2]]
+    assert not torch.equal(singles[0].image, singles[1].image)
+    batch = Tiny(case.model, left_pad([each.inputs for each in singles]))
+    tokens = decoded_beams(batch)
+    assert tokens[0].tolist() == decoded_beams(singles[0])[0].tolist()
+    assert tokens[1].tolist() == decoded_beams(singles[1])[0].tolist()
+
+
 # --- sid
 
 
@@ -332,7 +388,7 @@ def test_equals_its_reference_on_every_type(name: str, kind: str):
     if name == "opera":
         opera, limits = Opera(beams=2, candidates=3, threshold=2), {"max_new_tokens": STEPS, "eos_token_id": None}
         output = opera.generate(case.model, case.inputs, SiraConfig(), {}, **limits)
-        assert output[0, case.image.shape[1] :].tolist() == slow.SlowOpera(case, opera.settings(), STEPS).tokens
+        assert output[0, case.image.shape[1] :].tolist() == SlowOpera(case, opera.settings(), STEPS).tokens
         return
     method = METHODS[name] if name != "sid" else Sid(visible=min(2, int(case.image.sum()) - 1))
     if (name, kind) == ("sid", "idefics2"):  # the tiny model's windows are shorter than its prompt

@@ -22,7 +22,7 @@ from sira_cli.models.preset import Generation
 from sira_cli.models.sampling import processors_of
 from tests.support import helpers, tiny
 from tests.support.helpers import Listener, family_prompts, generate, hooks, left_pad, mostly_slow
-from tests.support.reference_methods import SlowOpera
+from tests.support.reference_opera import SlowOpera
 from tests.support.tiny import Tiny
 
 FAMILIES = [name for name in tiny.REPRESENTATIVES if name in tiny.COLUMNS]

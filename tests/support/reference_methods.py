@@ -9,10 +9,10 @@ import copy
 import itertools
 import math
 import sys
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
-from itertools import groupby
-from statistics import mean, multimode, pstdev
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from statistics import mean, pstdev
 from typing import Any
 
 import torch
@@ -167,35 +167,64 @@ def m3id_rule(z: Tensor, other: Tensor, step: int) -> Tensor:
     return cut(full + (1 - gamma) / gamma * (full - blind), z, 0.1)
 
 
-def pai(case: Tiny, raised: float = 0.2, first: int = 2, gamma: float = 1.1, **settings: float) -> Texts:
-    """PAI: eager attention written out, in which the rows that were the newest of their step see more of the image."""
-    model, prompt, image = copy.deepcopy(case.model), case.image.shape[1], case.image[0].nonzero().flatten()
+@contextmanager
+def scores_changed(model: Any, layers: slice, change: Callable[[Tensor, float | None], Tensor]) -> Iterator[None]:
+    """Write attention out in some layers of a model: `change [B, H, S, S]` of the scores, before mask and softmax."""
     model.set_attn_implementation("eager")
-    late = {layer.self_attn for layer in layers_of(model)[first:]}
+    changed = {layer.self_attn for layer in layers_of(model)[layers]}
     module = sys.modules[type(layers_of(model)[0].self_attn).__module__]
     original = module.eager_attention_forward
 
     def attention(attn: Any, query: Tensor, key: Tensor, value: Tensor, attention_mask: Any, **more: Any) -> Any:
-        if attn not in late or query.shape[0] > 1:
+        if attn not in changed or query.shape[0] > 1:
             return original(attn, query, key, value, attention_mask, **more)
         key, value = (each.repeat_interleave(query.shape[1] // key.shape[1], dim=1) for each in (key, value))
-        scores = query @ key.transpose(2, 3) * more["scaling"]  # [1, H, S, S]
-        if more.get("softcap"):
-            scores = more["softcap"] * torch.tanh(scores / more["softcap"])
-        scores[:, :, prompt - 1 :, image] += raised * scores[:, :, prompt - 1 :, image].abs()
+        scores = change(query @ key.transpose(2, 3) * more["scaling"], more.get("softcap"))  # [1, H, S, S]
         causal = torch.full_like(scores, -1e30).triu(1)
         scores = scores + (causal if attention_mask is None else attention_mask)
         return (scores.softmax(-1) @ value).transpose(1, 2), None
+
+    module.eager_attention_forward = attention
+    try:
+        yield
+    finally:
+        module.eager_attention_forward = original
+
+
+def capped(scores: Tensor, softcap: float | None) -> Tensor:
+    return softcap * torch.tanh(scores / softcap) if softcap else scores
+
+
+def pai(case: Tiny, raised: float = 0.2, first: int = 2, gamma: float = 1.1, **settings: float) -> Texts:
+    """PAI: the rows that were the newest of their step see more of the image."""
+    model, prompt, image = copy.deepcopy(case.model), case.image.shape[1], case.image[0].nonzero().flatten()
+
+    def change(scores: Tensor, softcap: float | None) -> Tensor:
+        scores = capped(scores, softcap)
+        scores[:, :, prompt - 1 :, image] += raised * scores[:, :, prompt - 1 :, image].abs()
+        return scores
 
     def rule(z: Tensor, other: Tensor, step: int) -> Tensor:
         log_p, log_q = z.log_softmax(0), other.log_softmax(0)
         return cut(gamma * (log_p - log_q) + log_q, log_p, 0.1)
 
-    module.eager_attention_forward = attention
-    try:
+    with scores_changed(model, slice(first, None), change):
         return decode(replace(case, model=model), text_only(case), rule, case.model, **settings)
-    finally:
-        module.eager_attention_forward = original
+
+
+def vaf(case: Tiny, enhance: float = 1.15, suppress: float = 0.95, **settings: float) -> Texts:
+    """VAF as in its authors' `AttnAdapter`, in the layers 9 to 14 of 32: rows after the image see more of it."""
+    model, image = copy.deepcopy(case.model), case.image[0].nonzero().flatten()
+    start, end = int(image[0]), int(image[-1]) + 1
+    layers = len(layers_of(model))
+
+    def change(scores: Tensor, softcap: float | None) -> Tensor:
+        scores[:, :, end:, image] = enhance * scores[:, :, end:, image]
+        scores[:, :, end:, :start] = suppress * scores[:, :, end:, :start]
+        return capped(scores, softcap)
+
+    with scores_changed(model, slice(9 * layers // 32, max(15 * layers // 32, 9 * layers // 32 + 1)), change):
+        return greedy(case, lambda inputs, step: logits(model, inputs), **settings)
 
 
 def vista(case: Tiny, strength: float = 0.17, mix: float = 0.3, **settings: float) -> Texts:
@@ -253,6 +282,31 @@ def dola(case: Tiny, candidates: list[int], **settings: Any) -> Texts:
     return greedy(case, score, **settings)
 
 
+def deco(case: Tiny, alpha: float = 0.6, top_p: float = 0.9, top_k: int = 20, **settings: Any) -> Texts:
+    """DeCo's `deco_greedy_search`, for one row, with the layers 20 to 28 of 32."""
+    decoder, head = case.model.get_decoder(), case.model.get_output_embeddings()
+    stack = getattr(decoder, "model", decoder)
+    norm = next(part for name, part in stack.named_children() if "norm" in name)  # the only one outside the layers
+    layers = len(layers_of(case.model))
+    first = 20 * layers // 32
+    window = range(first, max(29 * layers // 32, first + 1))
+
+    def score(inputs: Inputs, step: int) -> Tensor:
+        output = case.model(**inputs, use_cache=False, output_hidden_states=True)
+        z = output.logits[0, -1].float()
+        early = torch.stack([head(norm(output.hidden_states[number][0, -1])).float() for number in window])  # [C, V]
+        likeliest, tokens = z.softmax(0).topk(min(top_k, len(z)))
+        reached = int(torch.searchsorted(likeliest.cumsum(0), top_p)) + 1
+        tokens = tokens[: min(reached, top_k)]
+        among = early.softmax(1)[:, tokens]  # [C, candidates]
+        layer = int(among.argmax()) // len(tokens)
+        corrected = torch.full_like(z, -math.inf)
+        corrected[tokens] = z[tokens] + alpha * float(among.max()) * early[layer, tokens]
+        return corrected
+
+    return greedy(case, score, **settings)
+
+
 def sid(case: Tiny, visible: int, **settings: Any) -> tuple[Texts, list[set[int]]]:
     """SID with alpha 0.5, beta 0.1, and the image tokens that each step's row leaves visible.
 
@@ -303,126 +357,3 @@ def ict(case: Tiny, tensors: Inputs, **settings: float) -> Texts:
 
     hook([layer.self_attn.o_proj for layer in layers_of(model)], add)
     return greedy(case, lambda inputs, step: logits(model, inputs), **settings)
-
-
-# --- OPERA: every step runs the whole text of every beam with each of its candidates, and multiplies whole columns
-
-Scored = list[tuple[float, list[int]]]  # scores of texts, and their tokens
-
-
-@dataclass
-class State:
-    """Beams before a step; `ended` is a copy of the scorer; then each beam's column, and the chosen (beam, token)."""
-
-    beams: Scored
-    ended: Scored
-    trusted: list[int] = field(default_factory=list)
-    chosen: list[tuple[int, int]] = field(default_factory=list)
-
-
-class SlowOpera:
-    """A search: `tokens` of its best text, the lengths that it went `back` to, and `phi`: the largest of each step."""
-
-    @torch.no_grad()
-    def __init__(self, case: Tiny, settings: dict[str, Any], steps: int, ends: tuple[int, ...] = ()):
-        self.case, self.settings, self.steps, self.ends = case, settings, steps, ends
-        self.model = copy.deepcopy(case.model)
-        self.model.set_attn_implementation("eager")
-        self.published = settings["length"] == "published"
-        self.prompt = case.inputs["input_ids"].shape[1]
-        # Tokens that the published scorer counts of a prompt: a picture is one.
-        self.counted = sum(1 if on else len(list(run)) for on, run in groupby(case.image[0].tolist()))
-        self.states = [State([(-1e9 * (n > 0), []) for n in range(settings["beams"])], [])]
-        self.attempts: dict[int, int] = {}
-        self.scorer: Scored = []  # changed in place
-        self.back, self.phi = list[int](), list[float]()
-        refused: dict[int, list[tuple[int, int]]] = {}
-        done = False
-        while not done:
-            z, _ = self.run([tokens for _, tokens in self.states[-1].beams])
-            scores = self.penalised(z)
-            target = self.target()
-            if target is not None:
-                self.back.append(target)
-                refused = {place: pairs for place, pairs in refused.items() if place <= target}
-                refused.setdefault(target, []).extend(self.states[target].chosen)
-                del self.states[target + 1 :]
-                self.scorer = self.states[-1].ended  # no copy: one gone back to twice has what ended in between
-                z, _ = self.run([tokens for _, tokens in self.states[-1].beams])
-                for beam, token in refused[target]:
-                    z[beam, token] = -math.inf
-                scores = z.log_softmax(-1).tolist()
-            done = self.step(scores)
-        self.tokens = max(self.scorer, key=lambda text: text[0])[1]
-
-    def run(self, texts: list[list[int]]) -> tuple[Tensor, Tensor]:
-        """Logits `[N, V]` behind texts of one length, and A `[N, n, n]`: the largest head, each row with sum 1."""
-        rows = []
-        for text in texts:
-            inputs = dict(self.case.inputs)
-            for token in text:
-                inputs = extend(inputs, token, self.case.grown)
-            rows.append(inputs)
-        batch = {name: torch.cat([row[name] for row in rows]) for name in rows[0]}
-        output = self.model(**batch, use_cache=False, output_attentions=True)
-        largest = output.attentions[-1].float().max(dim=1).values
-        return output.logits[:, -1].float(), largest / largest.sum(dim=-1, keepdim=True)
-
-    def penalised(self, z: Tensor) -> list[list[float]]:
-        """Log-probabilities `[K][V]` of the candidates; notes the largest phi, and each beam's column."""
-        settings, now = self.settings, self.states[-1]
-        r = len(now.beams[0][1]) + 1
-        best = [sorted(range(len(row)), key=lambda v: -row[v])[: settings["candidates"]] for row in z.tolist()]
-        pairs = [(number, token) for number, row in enumerate(best) for token in row]
-        _, attention = self.run([[*now.beams[number][1], token] for number, token in pairs])
-        scores, columns, largest = torch.full(z.shape, -math.inf), [list[int]() for _ in best], 0.0
-        for (number, token), matrix in zip(pairs, attention, strict=True):
-            w = (settings["scale"] * matrix[self.prompt :, self.prompt :].double()).tolist()
-            phi = [math.prod(w[i][j] for i in range(j, r)) for j in range(r)]
-            columns[number].append(phi.index(max(phi)))
-            largest = max(largest, *phi)
-            on_image = float(matrix[-1, : self.prompt][self.case.image[0]].sum())
-            gain = on_image if r <= 10 else -settings["damping"] * max(phi)
-            scores[number, token] = float(z[number, token]) + settings["penalty"] * gain
-        self.phi.append(largest)
-        now.trusted = [min(multimode(row)) for row in columns]
-        return scores.log_softmax(-1).tolist()
-
-    def target(self) -> int | None:
-        trusted = [state.trusted for state in self.states]
-        s = min(multimode(trusted[-1]))
-        if s < 10 or any([*beam].count(s) <= self.settings["threshold"] for beam in zip(*trusted, strict=True)):
-            return None
-        for place in (s + 1, s):
-            if self.attempts.get(place, 0) < self.settings["attempts"]:
-                self.attempts[place] = self.attempts.get(place, 0) + 1
-                return place
-        return None
-
-    def step(self, scores: list[list[float]]) -> bool:
-        """One step of beam search with length penalty 1; True: it has ended."""
-        now, beams, ended = self.states[-1], self.settings["beams"], self.scorer
-        totals = [
-            (now.beams[number][0] + score, number, token)
-            for number, row in enumerate(scores)
-            for token, score in enumerate(row)
-            if token not in SUPPRESS
-        ]
-        totals.sort(key=lambda total: -total[0])
-        length = len(now.beams[0][1]) + 1
-        going: list[tuple[float, int, int]] = []
-        for rank, (score, number, token) in enumerate(totals[: max(2, 1 + len(self.ends)) * beams]):
-            if token in self.ends or length == self.steps:
-                if rank < beams:
-                    own = length - (self.published and token in self.ends)
-                    ended.append((score / self.divisor(own), [*now.beams[number][1], token]))
-            elif len(going) < beams:
-                going.append((score, number, token))
-        ended[:] = sorted(ended, key=lambda text: -text[0])[:beams]
-        now.chosen = [(number, token) for _, number, token in going]
-        self.states.append(State([(score, [*now.beams[n][1], token]) for score, n, token in going], [*ended]))
-        hope = totals[0][0] if self.published or not going else going[0][0]
-        return length == self.steps or (len(ended) == beams and hope / self.divisor(length) <= ended[-1][0])
-
-    def divisor(self, length: int) -> int:
-        return length + self.counted if self.published else length
