@@ -14,15 +14,34 @@ from sira_cli.pictures.datasets import is_data_file, recorded_sample
 from sira_cli.pictures.find import Shard, check_any_exists, find_pictures
 from sira_cli.pictures.names import is_uri, joined, one_line
 from sira_cli.pictures.opening import endings
+from sira_cli.pictures.packed import endings_of
 from sira_cli.pictures.picture import Picture
-from sira_cli.pictures.rows import brief, name_of, read_rows, some, text_of, usual_column
+from sira_cli.pictures.rows import (
+    IMAGE_COLUMNS,
+    TEXT_TABLES,
+    TableRow,
+    brief,
+    name_of,
+    read_table,
+    some,
+    text_of,
+    usual_column,
+)
 from sira_cli.pictures.selection import SEVERAL, names_in
-from sira_cli.pictures.sources import STDIN, recorded
+from sira_cli.pictures.sources import STDIN, located, recorded
 
-_ENDINGS = (".jsonl", ".json", ".csv", ".tsv")
 # Usual names of the columns of captions; the first that a file has counts.
-_IMAGE_COLUMNS = ("file_name", "image", "image_path", "img_path", "filename", "file", "path", "img", "url", SEVERAL)
 _TEXT_COLUMNS = ("text", "caption", "description", "answer")
+
+
+@dataclass(frozen=True)
+class _Caption:
+    """What a row says about a picture."""
+
+    picture: str  # its name
+    text: str | None  # None: it has no caption
+    failed: bool = False  # whether it is the record of a picture that failed
+    fault: str = ""  # why the row cannot be read
 
 
 @dataclass
@@ -61,7 +80,7 @@ def find_captions(
 
     Args:
         paths: files of captions (.jsonl, .json, .csv, .tsv), pictures, folders and globs with a text file next to each
-            picture, and data sets (.tar, .parquet, .arrow).
+            picture, and data sets (.tar, .parquet, .arrow). A row that cannot be read is a picture with a fault.
         recursive, exclude, shard, limit: as for `find_pictures`.
         caption_extension: of these text files, and of the members of a shard.
         image_column, text_column: of files of captions and data sets; None: the first usual name.
@@ -94,17 +113,15 @@ def find_captions(
             found, files = Captions(), [file, *files]
     for path in files:
         found.files.append(path)
-        for name, text, failed in _rows(path, image_column, text_column):
-            if text is not None and limit is not None and len(found.pictures) >= limit:
+        for caption in _rows(path, image_column, text_column):
+            if caption.text is not None and limit is not None and len(found.pictures) >= limit:
                 continue
-            folder = images or path.parent
-            picture = recorded_sample(str(folder / name)) or recorded(name, folder)
-            if shard is not None and not shard.holds(name):
+            if shard is not None and not shard.holds(caption.picture):
                 continue
-            if failed:
+            if caption.failed:
                 found.failed += 1
             else:
-                found.add(picture, text)
+                found.add(_picture_of(caption, images or path.parent), caption.text, caption.fault)
     if not found.pictures and (shard is None or found.without or found.failed):
         raise DataError(f"{one_line(places[0])}: holds no captions")
     found.pictures = found.pictures[:limit]
@@ -114,16 +131,17 @@ def find_captions(
 
 def _is_caption_file(place: str) -> bool:
     """Return whether a path is a file of captions; refuse one that is neither that nor a picture."""
-    suffix = Path(place).suffix.lower()
     if place == STDIN:
         raise SettingsError("'-' (stdin) has no caption: give a folder, or a file of captions")
-    if suffix in _ENDINGS:
+    if endings_of(place)[0] in TEXT_TABLES:
         if not Path(place).is_file():
             raise DataError(f"{one_line(place)}: no such file of captions")
         return True
-    if is_uri(place) or not Path(place).is_file() or suffix in endings() or is_data_file(place):
+    if is_uri(place) or not Path(place).is_file() or is_data_file(place):
         return False
-    neither = f"is neither a picture nor a file of captions ({', '.join(_ENDINGS)})"
+    if Path(place).suffix.lower() in endings():
+        return False
+    neither = f"is neither a picture nor a file of captions ({', '.join(TEXT_TABLES)})"
     raise SettingsError(f"{one_line(place)}: {neither}: text files with captions are found by their pictures")
 
 
@@ -159,18 +177,34 @@ def _no_captions(place: str, pictures: Sequence[Picture], extension: str, usual:
     return f"{none} caption: looked for a column {', '.join(usual)} (`text_column=`), found {known}"
 
 
-def _rows(path: Path, image_column: str | None, text_column: str | None) -> Iterator[tuple[str, str | None, bool]]:
-    """Yield a picture's name, its caption, and whether it failed; of sira's records, each picture's newest."""
-    names, records = dict[str, None](), False
-    for _, values in read_rows(path):
-        records = records if names else _is_record(values)
-        names.update(dict.fromkeys(values))
+def _rows(path: Path, image_column: str | None, text_column: str | None) -> Iterator[_Caption]:
+    """Yield the caption of each row; of sira's records, each picture's newest."""
+    names, records, fault = dict[str, None](), False, ""
+    for row in read_table(path):
+        if row.fault:
+            fault = fault or row.fault
+            continue
+        records = records if names else _is_record(row.values)
+        names.update(dict.fromkeys(row.values))
     if not names:
-        raise DataError(f"{path}: holds no captions")
-    image = _column(path, names, "image_column", image_column, _IMAGE_COLUMNS)
+        raise DataError(fault or f"{path}: holds no captions")
+    image = _column(path, names, "image_column", image_column, IMAGE_COLUMNS)
     text = _column(path, names, "text_column", text_column, _TEXT_COLUMNS)
-    newest: dict[str, tuple[str, str | None, bool]] = {}
-    for where, values in read_rows(path):
+    newest: dict[str, _Caption] = {}
+    for row in read_table(path):
+        caption = _caption_in(row, image, text)
+        if records and not caption.fault:
+            newest[str(row.values.get("id", caption.picture))] = caption
+        else:
+            yield caption
+    yield from newest.values()
+
+
+def _caption_in(row: TableRow, image: str, text: str) -> _Caption:
+    if row.fault:
+        return _Caption(row.place, "", fault=row.fault)
+    where, values, name = row.where, row.values, row.place
+    try:
         listed = image == SEVERAL or isinstance(values.get(image), list)
         several = names_in(where, values, image) if listed else None
         name = joined(several) if several else name_of(where, values, image)
@@ -178,11 +212,16 @@ def _rows(path: Path, image_column: str | None, text_column: str | None) -> Iter
             raise DataError(f"{where}: {image} is {brief(name)}: expected the name of a picture")
         failed = _is_record(values) and values.get("status", "ok") != "ok"
         caption = None if failed or values.get(text) is None else text_of(where, values, text)
-        if records:
-            newest[str(values.get("id", name))] = name, caption, failed
-        else:
-            yield name, caption, failed
-    yield from newest.values()
+    except DataError as error:
+        return _Caption(name or row.place, "", fault=str(error))
+    return _Caption(name, caption, failed)
+
+
+def _picture_of(caption: _Caption, folder: Path) -> Picture:
+    """Return the picture of a caption whose name starts from a folder."""
+    if caption.fault:
+        return located(str(folder / caption.picture), caption.picture)
+    return recorded_sample(str(folder / caption.picture)) or recorded(caption.picture, folder)
 
 
 def _is_record(values: Mapping[str, Any]) -> bool:

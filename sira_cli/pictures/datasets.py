@@ -10,6 +10,7 @@ import binascii
 import contextlib
 import functools
 import glob
+import itertools
 import os
 import re
 import tarfile
@@ -23,35 +24,39 @@ from typing import Any
 from sira_cli.errors import DataError, PictureError, SettingsError, SiraError, install
 from sira_cli.pictures.names import as_text, is_base64, is_uri, one_line
 from sira_cli.pictures.opening import endings
+from sira_cli.pictures.packed import TARS, endings_of, unpacked
 from sira_cli.pictures.picture import File, Picture, Source
+from sira_cli.pictures.rows import IMAGE_COLUMNS, TEXT_TABLES, read_table, usual_column
 from sira_cli.pictures.sources import columns_of, connected, located, opened
 from sira_cli.pictures.web import is_web
 
-TARS = (".tar", ".tar.gz", ".tgz")
-# Tables by ending: the builder of `datasets`, and its options.
-TABLES: dict[str, tuple[str, dict[str, Any]]] = {
-    ".parquet": ("parquet", {"batch_size": 8}),
-    ".arrow": ("arrow", {}),
-    ".jsonl": ("json", {}),
-    ".json": ("json", {}),
-    ".csv": ("csv", {}),
-    ".tsv": ("csv", {"sep": "\t"}),
-}
-IN_FOLDERS = (*TARS, ".parquet", ".arrow")  # other tables are mostly about something else
+# Tables that Hugging Face's `datasets` reads, by ending: the builder, and its options.
+TABLES: dict[str, tuple[str, dict[str, Any]]] = {".parquet": ("parquet", {"batch_size": 8}), ".arrow": ("arrow", {})}
+IN_FOLDERS = (*TARS, *TABLES)  # other tables are mostly about something else
 _TEXTS = ("txt", "json", "cls")  # members of a tar file that can fill prompts
-# Columns that are looked for, if none is named.
-_NAMES = ["image", "img", "picture", "photo", "jpg", "jpeg", "png", "webp", "image_path", "file_name", "path"]
-_NAMES += ["image_url", "url"]
 _LARGEST = 2**31  # bytes of a member of a tar file
 _HELD = 32  # samples: threads ask for them a little out of order
-_LOOKED_AT = 20  # rows of a table without types, which tell them
+_LOOKED_AT = 1000  # rows of a table of text, which tell its columns and their types
 # As WebDataset has it: the key ends at the first full stop of the file's name.
 _MEMBER = re.compile(r"((?:.*/|)[^./]+)[.]([^/]*)")
 
-_IN_DATA_FILE = re.compile(rf"(.*(?:{'|'.join(map(re.escape, (*TARS, *TABLES)))}))/.+", re.IGNORECASE | re.DOTALL)
+_COMPRESSED = r"(?:\.(?:gz|bz2|xz|zst))?"
+_ENDINGS = "|".join(re.escape(ending) for ending in (*TARS, *TABLES, *TEXT_TABLES))
+_IN_DATA_FILE = re.compile(rf"(.*(?:{_ENDINGS}){_COMPRESSED})/.+", re.IGNORECASE | re.DOTALL)
 
 Sample = Mapping[str, Any]  # values by column, or bytes by extension
-_Member = tuple[str, int, tuple[str, ...], bool, str]  # as for `SampleSource`, and a fault
+
+
+@dataclass(frozen=True, slots=True)
+class _Found:
+    """A sample in a file, with fields as in `SampleSource`."""
+
+    member: str
+    number: int = -1
+    names: tuple[str, ...] = ()
+    listed: bool = False
+    known: tuple[str, ...] = ()
+    fault: str = ""  # why it cannot be read, as a message
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,10 +64,11 @@ class SampleSource(Source):
     """A row, or a key in a tar file; it may hold several pictures that are shown together."""
 
     container: Source  # the file
-    member: str  # the row's number, or the name in the tar file
+    member: str  # the row's number, from 1, its line in a table of text; or the name in the tar file
     number: int  # of the sample in the file, from 0
     names: tuple[str, ...]  # columns or extensions with the picture: bytes, path or URI, base64, or a struct of both
     listed: bool  # whether the column holds lists of these
+    known: tuple[str, ...] = ()  # columns of a table of text, whose rows may lack some
     has_columns = True
     no_text_file = "{label}: texts are not written into a data set: give `output=` or `output_dir=`"
 
@@ -99,10 +105,10 @@ class SampleSource(Source):
     def columns(self) -> Mapping[str, Any]:
         """Return the other columns, or what the text and JSON members of the key hold."""
         sample = {name: value for name, value in self._sample().items() if name not in self.names}
-        if not is_tar(self.container.location):
-            return sample
-        texts = {name: data for name, data in sample.items() if name.rpartition(".")[2].lower() in _TEXTS}
-        return columns_of(self.label, texts)
+        if is_tar(self.container.location):
+            texts = {name: data for name, data in sample.items() if name.rpartition(".")[2].lower() in _TEXTS}
+            return columns_of(self.label, texts)
+        return {name: None for name in self.known if name not in self.names} | sample
 
     def _sample(self) -> Sample:
         place = self.container.location
@@ -147,7 +153,7 @@ class _Pass:
         with self._lock:
             if self._next < 0 or (number < self._next and number not in self._held):
                 place = self._location
-                self._rest = (sample for _, sample in _keys(place)) if is_tar(place) else iter(_table(place))
+                self._rest = _samples_of(place)
                 self._next, self._held, self._error = 0, {}, None
             while number not in self._held:
                 if self._error is not None:  # so is each later sample
@@ -161,6 +167,15 @@ class _Pass:
                 except Exception as error:
                     self._error = error
             return self._held[number]
+
+
+def _samples_of(location: str) -> Iterator[Sample]:
+    """Yield the samples of a file; one that cannot be read is empty."""
+    if is_tar(location):
+        return (sample for _, sample in _keys(location))
+    if _is_text(location):
+        return (row.values for row in read_table(location))
+    return iter(_table(location))
 
 
 def _version(location: str) -> tuple[int, ...] | None:
@@ -186,14 +201,31 @@ def pictures_in(location: str, relative: str, image: str | None = None) -> Itera
         yield whole
         return
     try:
-        for member, number, names, listed, fault in (_members if is_tar(location) else _rows)(location, image):
-            after, below = f" after {one_line(member)}", f"/{member}"
-            source = SampleSource(location + below, relative + below, container, member, number, names, listed)
-            yield Picture((source,), fault=f"{source.label}: {fault}" if fault else "")
+        for found in _found(location, image):
+            after, below = f" after {one_line(found.member)}", f"/{found.member}"
+            source = SampleSource(
+                location + below,
+                relative + below,
+                container,
+                found.member,
+                found.number,
+                found.names,
+                found.listed,
+                found.known,
+            )
+            yield Picture((source,), fault=found.fault)
+    except PictureError as error:
+        yield whole.known(fault=str(error))
     except SiraError:
         raise
-    except Exception as error:  # of tarfile, pyarrow, pandas, a store
+    except Exception as error:  # of tarfile, pyarrow, a store
         yield whole.known(fault=f"{whole.label}: cannot be read{after}: {_reason(error)}")
+
+
+def _found(location: str, image: str | None) -> Iterator[_Found]:
+    if is_tar(location):
+        return _members(location, image)
+    return _text_rows(location, image) if _is_text(location) else _rows(location, image)
 
 
 def recorded_sample(path: str) -> Picture | None:
@@ -211,12 +243,16 @@ def _samples(location: str, version: tuple[int, ...]) -> dict[str, Picture]:
 
 def is_data_file(name: str) -> bool:
     """Return whether a file of this name is one of a data set."""
-    return is_tar(name) or _ending(name) in TABLES
+    return is_tar(name) or _is_text(name) or _ending(name) in TABLES
 
 
 def is_tar(name: str) -> bool:
     """Return whether a file of this name is a WebDataset shard."""
     return name.lower().endswith(TARS)
+
+
+def _is_text(name: str) -> bool:
+    return endings_of(name)[0] in TEXT_TABLES
 
 
 def _ending(name: str) -> str:
@@ -231,21 +267,19 @@ def _reason(error: Exception) -> str:
 # --- tar files
 
 
-def _members(location: str, image: str | None) -> Iterator[_Member]:
+def _members(location: str, image: str | None) -> Iterator[_Found]:
     """Yield the picture of each key in a tar file; keys without one are left out."""
     wanted = [part.removeprefix(".") for each in (image or "").lower().split(",") if (part := each.strip())]
-    count, expected = (
-        len(wanted) or 1,
-        f"one of each of {', '.join(wanted)}" if wanted else "one: choose with `image_column=`",
-    )
+    count = len(wanted) or 1
+    expected = f"one of each of {', '.join(wanted)}" if wanted else "one: choose with `image_column=`"
     for number, (key, sample) in enumerate(_keys(location)):
         named = [name for each in wanted for name in sample if name.lower() == each]
         found = named if wanted else [name for name in sample if f".{name.lower()}" in endings()]
         if len(found) == count:
-            yield f"{key}.{found[0]}" if count == 1 else key, number, tuple(found), False, ""
+            yield _Found(f"{key}.{found[0]}" if count == 1 else key, number, tuple(found))
         elif found or (not wanted and (found := [name for name in sample if PurePath(name).suffix in endings()])):
             has = f"{len(found)} picture{'s' * (len(found) > 1)} ({', '.join(found[:8])})"
-            yield key, -1, (), False, f"has {has}, expected {expected}"
+            yield _Found(key, fault=f"{one_line(f'{location}/{key}')}: has {has}, expected {expected}")
 
 
 def _keys(location: str) -> Iterator[tuple[str, Sample]]:
@@ -263,7 +297,7 @@ def _keys(location: str) -> Iterator[tuple[str, Sample]]:
 
 
 def _tar_files(location: str) -> Iterator[tuple[str, bytes]]:
-    with opened(location) as file, tarfile.open(fileobj=file, mode="r|*") as archive:
+    with unpacked(location) as file, tarfile.open(fileobj=file, mode="r|*") as archive:
         for member in archive:
             if member.isreg() and not PurePath(member.name).name.startswith((".", "__")):
                 if member.size > _LARGEST:
@@ -277,17 +311,11 @@ def _tar_files(location: str) -> Iterator[tuple[str, bytes]]:
 # --- tables
 
 
-def _rows(location: str, image: str | None) -> Iterator[_Member]:
-    """Yield the pictures of each row of a table."""
+def _rows(location: str, image: str | None) -> Iterator[_Found]:
+    """Yield the pictures of each row of a table with types."""
     rows = _table(location)
-    if (features := rows.features) is None:
-        import pyarrow
-        from datasets import Features
-
-        features = Features.from_arrow_schema(pyarrow.Table.from_pylist([*rows.take(_LOOKED_AT)]).schema)
-    kinds = {name: _kind(feature) for name, feature in features.items()}
-    columns = _picture_columns(one_line(location), kinds, image)
-    listed = len(columns) == 1 and kinds[columns[0]].startswith("list of ")
+    kinds = {name: _kind(feature) for name, feature in rows.features.items()}
+    columns, listed = _picture_columns(one_line(location), kinds, image)
     if _ending(location) == ".parquet":
         from pyarrow import parquet
 
@@ -296,31 +324,58 @@ def _rows(location: str, image: str | None) -> Iterator[_Member]:
     else:
         numbers = (number for number, _ in enumerate(_table(location)))
     for number in numbers:
-        yield str(number), number, columns, listed, ""
+        yield _Found(str(number + 1), number, columns, listed)
 
 
-def _picture_columns(shown: str, kinds: Mapping[str, str], name: str | None) -> tuple[str, ...]:
-    """Return the column with the pictures, or those whose pictures are shown together."""
-    known = ", ".join(map(one_line, kinds)) or "none"
-    if name is not None:
-        names = [name] if name in kinds else [part for each in name.split(",") if (part := each.strip())] or [name]
-        for each in names:
-            if each not in kinds:
-                raise DataError(f"{shown}: `image_column=` {each}: no such column; the columns are {known}")
-            if (kind := kinds[each]).removeprefix("list of ") not in ("picture", "plain"):
-                expected = "expected bytes, paths, or a struct of both"
-                raise DataError(f"{shown}: `image_column=` {each} is of type {kind}: {expected}")
-        return tuple(names)
-    pictures = [each for each, kind in kinds.items() if kind == "picture"]
-    usual = [each for each in _NAMES if kinds.get(each) == "plain"]
-    lists = [each for each, kind in kinds.items() if kind == "list of picture"]
-    several = pictures or usual[:1] or lists
-    if not several:
-        raise DataError(f"{shown}: no column of pictures found: the columns are {known}: name one with `image_column=`")
-    if len(several) > 1:
+def _text_rows(location: str, image: str | None) -> Iterator[_Found]:
+    """Yield the pictures of each row of a table of text, also of those that cannot be read."""
+    rows = read_table(location)
+    first = list(itertools.islice(rows, _LOOKED_AT))
+    good = [row for row in first if not row.fault]
+    if not good:
+        raise PictureError(first[0].fault if first else f"{one_line(location)}: holds no rows")
+    known = tuple(dict.fromkeys(name for row in good for name in row.values))
+    kinds = {name: _kind_of([row.values.get(name) for row in good]) for name in known}
+    columns, listed = _picture_columns(one_line(location), kinds, image)
+    for number, row in enumerate(itertools.chain(first, rows)):
+        yield _Found(str(row.number), number, columns, listed, known, row.fault)
+
+
+def _picture_columns(shown: str, kinds: Mapping[str, str], name: str | None) -> tuple[tuple[str, ...], bool]:
+    """Return the column with the pictures, or those whose pictures are shown together; and whether it holds lists."""
+    columns = _named_columns(shown, kinds, name) if name is not None else (_usual_column(shown, kinds),)
+    return columns, len(columns) == 1 and kinds[columns[0]].startswith("list of ")
+
+
+def _named_columns(shown: str, kinds: Mapping[str, str], name: str) -> tuple[str, ...]:
+    names = [name] if name in kinds else [part for each in name.split(",") if (part := each.strip())] or [name]
+    for each in names:
+        if each not in kinds:
+            raise DataError(f"{shown}: `image_column=` {each}: no such column; the columns are {_names(kinds)}")
+        if (kind := kinds[each]).removeprefix("list of ") not in ("picture", "plain"):
+            expected = "expected bytes, paths, or a struct of both"
+            raise DataError(f"{shown}: `image_column=` {each} is of type {kind}: {expected}")
+    return tuple(names)
+
+
+def _usual_column(shown: str, kinds: Mapping[str, str]) -> str:
+    """Return the column of pictures by its type, or, if it holds texts, by a usual name."""
+    texts = [name for name, kind in kinds.items() if kind in ("plain", "list of plain")]
+    found = [name for name, kind in kinds.items() if kind == "picture"]
+    if not found and (usual := usual_column(texts, IMAGE_COLUMNS)) is not None:
+        found = [usual]
+    found = found or [name for name, kind in kinds.items() if kind == "list of picture"]
+    if not found:
+        way = "name one with `image_column=`"
+        raise DataError(f"{shown}: no column of pictures found: the columns are {_names(kinds)}: {way}")
+    if len(found) > 1:
         way = "name one with `image_column=`, or several that are shown together"
-        raise DataError(f"{shown}: several columns of pictures: {', '.join(map(one_line, several))}: {way}")
-    return (several[0],)
+        raise DataError(f"{shown}: several columns of pictures: {_names(found)}: {way}")
+    return found[0]
+
+
+def _names(columns: Iterable[str]) -> str:
+    return ", ".join(map(one_line, columns)) or "none"
 
 
 def _table(location: str) -> Any:
@@ -346,7 +401,7 @@ def _table(location: str) -> Any:
         rows = datasets.load_dataset(
             builder, data_files=place, split="train", streaming=True, cache_dir=cache, **options
         )
-    return rows if rows.features is None else rows.decode(False)
+    return rows.decode(False)
 
 
 def _kind(feature: Any) -> str:
@@ -359,3 +414,17 @@ def _kind(feature: Any) -> str:
         return f"list of {_kind(each)}"
     kind = str(getattr(feature, "dtype", feature))
     return "plain" if re.fullmatch("(large_)?(string|binary)(_view)?|null", kind) else kind
+
+
+def _kind_of(values: Iterable[Any]) -> str:
+    """Return the kind of a column of JSON values, or of cells, as `_kind` does."""
+    kinds = {_kind_of_one(value) for value in values if value is not None and value != []}
+    return "plain" if not kinds else " or ".join(sorted(kinds))
+
+
+def _kind_of_one(value: Any) -> str:
+    if isinstance(value, list):
+        return f"list of {_kind_of(value)}"
+    if isinstance(value, dict) and {"bytes", "path"} <= value.keys():
+        return "picture"
+    return "plain" if isinstance(value, str) else type(value).__name__

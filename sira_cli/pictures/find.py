@@ -17,9 +17,10 @@ from pathlib import Path, PurePath
 from typing import BinaryIO
 
 from sira_cli.errors import DataError, PictureError, SettingsError
-from sira_cli.pictures.datasets import IN_FOLDERS, TARS, is_data_file, is_tar, pictures_in
+from sira_cli.pictures.datasets import IN_FOLDERS, is_data_file, is_tar, pictures_in
 from sira_cli.pictures.names import is_uri, on_disk, one_line, public
 from sira_cli.pictures.opening import HEIF, RAW, VIDEOS, endings
+from sira_cli.pictures.packed import TARS, UNREAD, unread
 from sira_cli.pictures.picture import Picture
 from sira_cli.pictures.rows import some
 from sira_cli.pictures.sources import STDIN, MemorySource, connected, located, scheme_source
@@ -28,7 +29,7 @@ _RANGE = re.compile(r"\{(\d+)\.\.(\d+)\}")
 _COMPUTED = re.compile(r"cache-[0-9a-f]{16}(_\d+_of_\d+)?\.arrow")  # by `Dataset.map` and the like
 # Endings of files that people keep among their pictures. Texts, records and systems' files are not named.
 _PHOTOS = "heic heif hif avif jxl svg psd xcf raw gif bmp tif tiff"
-_KNOWN = RAW.union(VIDEOS, (f".{ending}" for ending in _PHOTOS.split()))
+_KNOWN = RAW.union(VIDEOS, UNREAD, (f".{ending}" for ending in _PHOTOS.split()))
 _IN_HEIF = (".heic", ".heif", ".hif")
 # Folders of thumbnails, deleted files and the like: Synology's, QNAP's, Windows', Lightroom's, macOS's, Linux's.
 _SYSTEM = ("@eadir", "#recycle", "@recycle", "$recycle.bin", "*.lrdata", "__macosx", "lost+found")
@@ -129,7 +130,7 @@ def find_pictures(
             continue
         if shard is not None and not shard.holds(relative):
             continue
-        inside: Iterable[Picture] = (located(location, relative),)
+        inside: Iterable[Picture] = (_single(location, relative),)
         if location == STDIN:
             inside = (Picture((MemorySource(STDIN, "", sys.stdin.buffer.read()),)),)
         elif is_data_file(location) and not scheme_source(location):
@@ -149,6 +150,14 @@ def find_pictures(
         but = f", but {others}: these formats are not read" if others else " (subfolders count with -r)"
         raise SettingsError(f"{shown}: no pictures in this folder{but if others or not recursive else ''}")
     return pictures
+
+
+def _single(location: str, relative: str) -> Picture:
+    """Return the picture at a path, with its fault if its name says that it is something else."""
+    picture, why = located(location, relative), unread(location)
+    if not why or scheme_source(location) or picture.is_here() is False:
+        return picture
+    return picture.known(fault=f"{picture.label}: {why}")
 
 
 Folders = Iterable[tuple[str, list[str], list[str]]]  # as from `os.walk`: the receiver may take subfolders out
@@ -262,11 +271,16 @@ def _expand_ranges(path: str) -> Iterator[str]:
 
 
 def check_any_exists(pictures: Sequence[Picture], advice: str = "") -> None:
-    """Check that not all of some pictures are missing, before a model is loaded."""
-    if pictures and all(picture.is_here() is False for picture in pictures):
-        others = f", nor any of the other {len(pictures) - 1}" * (len(pictures) > 1)
-        first = next(source for source in pictures[0].sources if source.is_here() is False)
-        raise PictureError(f"{first.label}: no such file{others}{advice}")
+    """Check that not all of some pictures are missing or known to be unreadable, before a model is loaded."""
+    if not pictures or not all(picture.fault or picture.is_here() is False for picture in pictures):
+        return
+    more = len(pictures) - 1
+    first = pictures[0]
+    if first.fault:
+        raise DataError(first.fault + (f"; nor can any of the other {more} be read" if more else ""))
+    missing = next(source for source in first.sources if source.is_here() is False)
+    others = f", nor any of the other {more}" if more else ""
+    raise PictureError(f"{missing.label}: no such file{others}{advice}")
 
 
 def check_images(folder: Path, names: Sequence[str]) -> None:

@@ -7,92 +7,204 @@ import io
 import itertools
 import json
 from collections.abc import Collection, Iterable, Iterator, Sequence
-from pathlib import Path
-from typing import Any
+from dataclasses import dataclass, field, replace
+from pathlib import Path, PurePath
+from typing import Any, cast
 
 from sira_cli.errors import DataError, SettingsError, install
 from sira_cli.files import encoding_of, not_utf8
-from sira_cli.pictures.names import is_base64, is_utf8, one_line
+from sira_cli.pictures.names import is_base64, is_uri, is_utf8, one_line, public
+from sira_cli.pictures.packed import ERRORS, endings_of, unpacked
 
 Row = tuple[str, dict[str, Any]]  # the place, such as `file: line 3`, and the values
+# Usual names of the column that names pictures; the first that a table has counts.
+IMAGE_COLUMNS = (
+    *("image", "file_name", "image_path", "img_path", "filename", "file", "path", "img", "picture", "photo"),
+    *("jpg", "jpeg", "png", "webp", "image_url", "url", "images"),
+)
+TEXT_TABLES = (".jsonl", ".json", ".csv", ".tsv")
 _PIECE = 2**20  # characters
+_LONGEST_CELL = 2**28  # characters: a cell may be a picture
+
+
+@dataclass(frozen=True, slots=True)
+class TableRow:
+    """A row of a table, or the reason why it cannot be read."""
+
+    file: str  # for messages
+    number: int  # its line in a text file; in a JSON array or a Parquet file, its number; from 1
+    values: dict[str, Any] = field(default_factory=dict)
+    fault: str = ""  # as a message
+    unit: str = "line"  # that is counted
+
+    @property
+    def where(self) -> str:
+        """The place for messages: `file: line 3`."""
+        return f"{self.file}: {self.unit} {self.number}"
+
+    @property
+    def place(self) -> str:
+        """The name of a row that names no picture: `file/3`, without the file's folder."""
+        return f"{PurePath(self.file).name}/{self.number}"
 
 
 def read_rows(path: Path, columns: Collection[str] = ()) -> Iterator[Row]:
-    """Yield the rows of a file one by one: it may not fit into memory. A Parquet file is read in `columns` only."""
-    match path.suffix.lower():
-        case ".parquet":
-            return _parquet_rows(path, columns)
-        case ".csv" | ".tsv":
-            return _table_rows(path)
-    return _json_rows(path)
+    """Yield the rows of a file one by one: it may not fit into memory. The first that cannot be read raises its error.
+
+    A Parquet file is read in `columns` only, whose names are in lower case.
+    """
+    for row in read_table(path, columns):
+        if row.fault:
+            raise DataError(row.fault)
+        yield row.where, row.values
 
 
-def _json_rows(path: Path) -> Iterator[Row]:
-    lines, begun = enumerate(_lines(path), start=1), False
-    for number, line in lines:
+def read_table(location: str | Path, columns: Collection[str] = ()) -> Iterator[TableRow]:
+    """Yield the rows of a file, or of an object in a store; one that cannot be read has a fault, and the others follow.
+
+    Cells of CSV and TSV files are texts; a row with too few lacks the last columns.
+    """
+    if endings_of(str(location))[0] == ".parquet":
+        return _parquet_rows(Path(location), columns)
+    return _text_rows(str(location))
+
+
+def _text_rows(location: str) -> Iterator[TableRow]:
+    ending, _ = endings_of(location)
+    shown = _shown(location)
+    lines = _Lines(location)
+    try:
+        if ending in (".csv", ".tsv"):
+            yield from _table_rows(shown, lines, tabs=ending == ".tsv")
+        else:
+            yield from _json_rows(shown, lines)
+    except DataError as error:  # the header, or the rest of the file
+        yield TableRow(shown, lines.number + 1, fault=str(error))
+
+
+def _json_rows(shown: str, lines: _Lines) -> Iterator[TableRow]:
+    begun = False
+    for line in lines:
+        number = lines.number
         if not begun and line.lstrip().startswith("["):
-            rows = parse_json(path, line + "".join(more for _, more in lines), number)
-            yield from (_object(f"{path}: row {place}", row) for place, row in enumerate(rows, start=1))
+            yield from _array_rows(shown, line + "".join(lines), number)
         elif line.strip() == "{":
-            raise DataError(f"{path}: line {number}: expected one object per line, or one JSON array of objects")
+            expected = "expected one object per line, or one JSON array of objects"
+            yield TableRow(shown, number, fault=f"{shown}: line {number}: {expected}")
         elif line.strip():
             begun = True
-            yield _object(f"{path}: line {number}", parse_json(path, line.removesuffix("\n"), number))
+            yield _json_row(shown, number, line.removesuffix("\n"))
 
 
-def _object(where: str, row: Any) -> Row:
-    if not isinstance(row, dict):
-        raise DataError(f"{where}: expected a JSON object, got {brief(row)}")
-    return where, row
+def _json_row(shown: str, number: int, line: str) -> TableRow:
+    if not is_utf8(line):
+        return TableRow(shown, number, fault=str(not_utf8(f"{shown}: line {number}")))
+    try:
+        return _object(TableRow(shown, number), parse_json(Path(shown), line, number))
+    except DataError as error:
+        return TableRow(shown, number, fault=str(error))
 
 
-def _table_rows(path: Path) -> Iterator[Row]:
-    """Yield the rows of a CSV or TSV file. Rows without cells are skipped; one with too few lacks the last columns."""
-    lines = _lines(path)
+def _array_rows(shown: str, text: str, line: int) -> Iterator[TableRow]:
+    if not is_utf8(text):
+        raise not_utf8(shown)
+    for number, value in enumerate(parse_json(Path(shown), text, line), start=1):
+        yield _object(TableRow(shown, number, unit="row"), value)
+
+
+def _object(row: TableRow, value: Any) -> TableRow:
+    if isinstance(value, dict):
+        return replace(row, values=value)
+    return replace(row, fault=f"{row.where}: expected a JSON object, got {brief(value)}")
+
+
+def _table_rows(shown: str, lines: _Lines, *, tabs: bool) -> Iterator[TableRow]:
+    """Yield the rows of a CSV or TSV file. Rows without cells are skipped, and columns without a name."""
     header = next(lines, "")
-    usual = ("\t",) if path.suffix.lower() == ".tsv" else (",", ";", "\t")  # as spreadsheets save them
+    usual = ("\t",) if tabs else (",", ";", "\t")  # as spreadsheets save them
     delimiter = next((each for each in usual if each in header), usual[0])
-    cells = csv.reader(itertools.chain([header] * bool(header), lines), delimiter=delimiter, strict=True)
-    line = 1  # of the row
+    csv.field_size_limit(max(csv.field_size_limit(), _LONGEST_CELL))
+    cells = csv.reader(itertools.chain([header] if header else [], lines), delimiter=delimiter, strict=True)
+    columns = _header(shown, cells)
+    while True:
+        row = TableRow(shown, cells.line_num + 1)
+        try:
+            values = next(cells)
+        except StopIteration:
+            return
+        except csv.Error as error:
+            yield replace(row, fault=f"{row.where}: is not a table: {error}")
+            continue
+        if values:
+            yield _cells(row, columns, values)
+
+
+def _header(shown: str, cells: Iterator[list[str]]) -> list[str]:
     try:
         columns = next(cells, [])
-        line = cells.line_num + 1
-        if len({*columns}) < len(columns):
-            raise DataError(f"{path}: two columns have the same name: {some(columns)}")
-        for number, row in enumerate(cells, start=2):
-            line = cells.line_num + 1
-            if len(row) > len(columns):
-                has = f"row {number} has {len(row)} cells, expected {len(columns)} ({some(columns)})"
-                raise DataError(f"{path}: {has}: a text with a comma or a tab needs quotes")
-            if row:
-                yield f"{path}: row {number}", dict(zip(columns, row, strict=False))
     except csv.Error as error:
-        raise DataError(f"{path}: line {line}: is not a table: {error}") from error
+        raise DataError(f"{shown}: line 1: is not a table: {error}") from error
+    if not all(map(is_utf8, columns)):
+        raise not_utf8(f"{shown}: line 1")
+    named = [name for name in columns if name]
+    if len({*named}) < len(named):
+        raise DataError(f"{shown}: two columns have the same name: {some(columns)}")
+    return columns
 
 
-def _parquet_rows(path: Path, columns: Collection[str]) -> Iterator[Row]:
+def _cells(row: TableRow, columns: Sequence[str], values: Sequence[str]) -> TableRow:
+    if len(values) > len(columns):
+        has = f"has {len(values)} cells, expected {len(columns)} ({some(columns)})"
+        return replace(row, fault=f"{row.where}: {has}: a text with a comma or a tab needs quotes")
+    if not all(map(is_utf8, values)):
+        return replace(row, fault=str(not_utf8(row.where)))
+    named = {name: value for name, value in zip(columns, values, strict=False) if name}
+    return replace(row, values=named)
+
+
+def _parquet_rows(path: Path, columns: Collection[str]) -> Iterator[TableRow]:
     try:
         from pyarrow import parquet
     except ImportError as error:
         raise SettingsError(f"{path} needs pyarrow: {install('data')}") from error
     try:
         table = parquet.ParquetFile(path)
-        wanted = [name for name in table.schema_arrow.names if name in columns]
-        rows = (row for batch in table.iter_batches(columns=wanted) for row in batch.to_pylist())
-        yield from ((f"{path}: row {number}", row) for number, row in enumerate(rows))
+        wanted = [name for name in table.schema_arrow.names if name.lower() in columns]
+        number = 0
+        for batch in table.iter_batches(columns=wanted):
+            for values in batch.to_pylist():
+                number += 1
+                yield TableRow(str(path), number, values, unit="row")
     except (OSError, ValueError) as error:
         raise DataError(f"{path}: cannot be read: {getattr(error, 'strerror', None) or error}") from error
 
 
-def _lines(path: Path) -> Iterator[str]:
-    """Yield the lines of a text file with their ends, read in pieces: `/dev/zero` is an endless line."""
+class _Lines(Iterator[str]):
+    """The lines of a text file with their ends, read in pieces: `/dev/zero` is an endless line.
+
+    `number` is that of the last line. Bytes that are not UTF-8 become lone surrogates.
+    """
+
+    def __init__(self, location: str) -> None:
+        self.number = 0
+        self._lines = _lines(location)
+
+    def __next__(self) -> str:
+        line = next(self._lines)
+        self.number += 1
+        return line
+
+
+def _lines(location: str) -> Iterator[str]:
+    shown = _shown(location)
     line = ""
     try:
-        with path.open("rb") as data, io.TextIOWrapper(data, encoding_of(data.peek(4)[:4])) as file:
+        with unpacked(location) as plain, io.BufferedReader(cast(io.RawIOBase, plain)) as data:
+            encoding = encoding_of(data.peek(4)[:4])
+            file = io.TextIOWrapper(data, encoding, errors="surrogateescape")
             while piece := file.readline(_PIECE):
                 if "\0" in piece:
-                    raise DataError(f"{path}: is not a text file: it has NUL bytes")
+                    raise DataError(f"{shown}: is not a text file: it has NUL bytes")
                 line += piece
                 if line.endswith("\n"):
                     yield line
@@ -100,14 +212,21 @@ def _lines(path: Path) -> Iterator[str]:
             if line:
                 yield line
     except UnicodeError:
-        raise not_utf8(str(path)) from None
-    except OSError as error:
-        raise DataError(f"{path}: cannot be read: {error.strerror}") from error
+        raise not_utf8(shown) from None
+    except ERRORS as error:
+        raise DataError(f"{shown}: cannot be read: {getattr(error, 'strerror', None) or error}") from error
+
+
+def _shown(location: str) -> str:
+    return public(location) if is_uri(location) else location
 
 
 def read_text(path: Path) -> str:
     """Return the content of a text file."""
-    return "".join(_lines(path))
+    text = "".join(_lines(str(path)))
+    if not is_utf8(text):
+        raise not_utf8(str(path))
+    return text
 
 
 def read_json(path: Path) -> Any:

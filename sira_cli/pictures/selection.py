@@ -15,13 +15,14 @@ from sira_cli.errors import DataError, PictureError, SettingsError
 from sira_cli.pictures.find import Pictures, Shard, check_any_exists, find_pictures, read_list
 from sira_cli.pictures.names import is_uri, is_utf8, joined
 from sira_cli.pictures.picture import Picture, group_of
-from sira_cli.pictures.rows import brief, name_of, read_rows, text_of
+from sira_cli.pictures.rows import IMAGE_COLUMNS, TableRow, brief, name_of, read_table, text_of, usual_column
 from sira_cli.pictures.sources import STDIN, located
 
 SEVERAL = "images"  # the field of a row with pictures that are shown together
 _NAME = re.compile(r"\{([A-Za-z_][\w.-]*)(?:\|([^{}]*))?\}")  # {name} or {name|default}
 _LOOKED_AT = 20  # pictures of a data set, whose columns may differ
-_IDS, _IMAGES, _QUESTIONS = ("question_id", "id"), ("image", "file_name"), ("text", "question")
+_IDS = ("question_id", "id")
+_QUESTIONS = ("text", "question")
 
 
 @dataclass(frozen=True)
@@ -54,13 +55,13 @@ class Selection:
             wrong = f"`{choosing}=` chooses among pictures, but `together=` shows all of them at once: leave it out"
         if wrong:
             raise SettingsError(wrong)
-        part: dict[str, Any] = {"shard": self.shard, "limit": self.limit}
+        part: dict[str, Any] = {"shard": self.shard, "limit": self.limit, "image_column": self.image_column}
         if questions is not None:
             pictures = Pictures(listed_pictures(questions, asking, folder="".join(self.paths), **part))
         elif groups is not None:
             pictures = Pictures(listed_pictures(groups, **part))
         else:
-            part |= {"recursive": self.recursive, "exclude": self.exclude or (), "image_column": self.image_column}
+            part |= {"recursive": self.recursive, "exclude": self.exclude or ()}
             pictures = find_pictures(self.all_paths(), repeats=together, **part)
         check_any_exists(pictures)
         if not together:
@@ -97,34 +98,64 @@ def listed_pictures(
     folder: str = "",
     shard: Shard | None = None,
     limit: int | None = None,
+    image_column: str | None = None,
 ) -> list[Picture]:
     """Return the pictures that the rows of a file name, below `folder` (default: the file's), each group once.
 
     Rows are questions (`question_id, image, text`), whose prompts `asking` returns, or groups: `images`, or `image`.
+    One that cannot be read is a picture with a fault, if there are others.
     """
-    folder, where, found = folder.rstrip("/") or str(file.parent), "", dict[str, Picture]()
-    for where, row in read_rows(file, (*_IDS, SEVERAL, *_IMAGES, *_QUESTIONS)):
-        names, given = names_in(where, row), {name: value for name, value in row.items() if str(value or "").strip()}
-        if asking is None:
-            names = names or [name_of(where, given, SEVERAL, *_IMAGES)]
-        name = joined(names) if names else name_of(where, given, *_IMAGES)
-        question = "" if asking is None else text_of(where, given, *_QUESTIONS)
-        if shard is not None and not shard.holds(name):
+    found = dict[str, Picture]()
+    where = ""
+    folder = folder.rstrip("/") or str(file.parent)
+    usual = IMAGE_COLUMNS if image_column is None else (image_column,)
+    for row in read_table(file, {name.lower() for name in (*_IDS, SEVERAL, *usual, *_QUESTIONS)}):
+        where = row.where
+        try:
+            picture = _listed(row, folder, usual, asking)
+        except DataError as error:
+            picture = _unreadable(row, file, str(error), is_question=asking is not None)
+        if shard is not None and not shard.holds(picture.relative):
             continue
-        pictures = [_below(folder, each) for each in names or [name]]
-        picture = group_of(pictures, row if asking is None else None) if names else pictures[0]
-        if asking is not None:
-            picture = picture.known(prompt=asking(question), id=_id(where, row) or f"{name}: {question}")
-            if picture.id in found:
-                raise DataError(
-                    f"{where}: the question {picture.id!r} stands twice: give each a `question_id` of its own"
-                )
+        if asking is not None and picture.id in found:
+            raise DataError(f"{where}: the question {picture.id!r} stands twice: give each a `question_id` of its own")
         found.setdefault(picture.identity, picture)
         if len(found) == limit:
             break
     if not where:
         raise DataError(f"{file}: {'names no pictures' if asking is None else 'holds no questions'}")
+    if found and all(picture.fault for picture in found.values()):
+        raise DataError(next(iter(found.values())).fault)
     return list(found.values())
+
+
+def _listed(row: TableRow, folder: str, usual: Sequence[str], asking: Callable[[str], str] | None) -> Picture:
+    """Return the picture that a row names, with its question, or its group."""
+    if row.fault:
+        raise DataError(row.fault)
+    where, values = row.where, row.values
+    given = {name: value for name, value in values.items() if str(value or "").strip()}
+    several = names_in(where, values)
+    if several is None:
+        column = usual_column(given, usual)
+        expected = usual[:2] if asking else (SEVERAL, *usual[:2])
+        several = [name_of(where, given, *([column] if column else expected))]
+        picture = _below(folder, several[0])
+        if asking is None:
+            picture = group_of([picture], values)
+    else:
+        picture = group_of([_below(folder, name) for name in several], values if asking is None else None)
+    if asking is None:
+        return picture
+    column = usual_column(given, _QUESTIONS)
+    question = text_of(where, given, *([column] if column else _QUESTIONS))
+    return picture.known(prompt=asking(question), id=_id(where, values) or f"{joined(several)}: {question}")
+
+
+def _unreadable(row: TableRow, file: Path, fault: str, *, is_question: bool) -> Picture:
+    """Return the picture that stands for a row which cannot be read."""
+    picture = located(str(file.parent / row.place), row.place).known(fault=fault)
+    return picture.known(prompt="", id=row.place) if is_question else picture.known(together=True)
 
 
 def names_in(where: str, row: Mapping[str, Any], field: str = SEVERAL) -> list[str] | None:
@@ -184,9 +215,11 @@ def filled(prompt: str, picture: Picture) -> str:
         if name not in values:
             known = ", ".join(values) or "none"
             raise PictureError(f"{picture.label}: the prompt holds {{{name}}}, but its columns are {known}")
-    text = _NAME.sub(lambda found: _as_words(values[found[1]]) or found[2] or "", prompt)
-    if not is_utf8(text):
-        raise PictureError(f"{picture.label}: the text for the prompt is not UTF-8")
+    try:
+        text = _NAME.sub(lambda found: _as_words(values[found[1]]) or found[2] or "", prompt)
+        text.encode()
+    except UnicodeError:
+        raise PictureError(f"{picture.label}: the text for the prompt is not UTF-8") from None
     return text
 
 
@@ -206,4 +239,6 @@ def _as_words(value: Any) -> str:
         return ", ".join(map(_as_words, value))
     if isinstance(value, dict | list | bool):
         return json.dumps(value, ensure_ascii=False, default=str)
-    return "" if value is None else str(value)
+    if isinstance(value, bytes):
+        return value.decode()
+    return "" if value is None or value != value else str(value)
