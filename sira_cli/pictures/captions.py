@@ -153,6 +153,8 @@ def _caption_of(picture: Picture, extension: str, usual: Sequence[str]) -> str |
         except PictureError:
             return None
         name = usual_column(columns, usual)
+        if name is None and (why := picture.sources[0].disorder()):
+            raise PictureError(f"{picture.label}: no caption was found: {why}")
         return None if name is None or columns[name] is None else text_of(picture.label, dict(columns), name)
     try:
         own = picture.text_file(f"{Path(picture.location).suffix}{extension}")  # a.jpg.txt, where a.txt is of another

@@ -13,7 +13,6 @@ import glob
 import itertools
 import os
 import re
-import tarfile
 import tempfile
 import threading
 from collections.abc import Iterable, Iterator, Mapping
@@ -24,9 +23,10 @@ from typing import Any
 from sira_cli.errors import DataError, PictureError, SettingsError, SiraError, install
 from sira_cli.pictures.names import as_text, is_base64, is_uri, one_line
 from sira_cli.pictures.opening import endings
-from sira_cli.pictures.packed import TARS, endings_of, unpacked
+from sira_cli.pictures.packed import TARS, endings_of
 from sira_cli.pictures.picture import File, Picture, Source
 from sira_cli.pictures.rows import IMAGE_COLUMNS, TEXT_TABLES, read_table, usual_column
+from sira_cli.pictures.shards import MEMBER, Sample, apart_in, is_tar, keys_in
 from sira_cli.pictures.sources import columns_of, connected, located, opened
 from sira_cli.pictures.web import is_web
 
@@ -34,17 +34,11 @@ from sira_cli.pictures.web import is_web
 TABLES: dict[str, tuple[str, dict[str, Any]]] = {".parquet": ("parquet", {"batch_size": 8}), ".arrow": ("arrow", {})}
 IN_FOLDERS = (*TARS, *TABLES)  # other tables are mostly about something else
 _TEXTS = ("txt", "json", "cls")  # members of a tar file that can fill prompts
-_LARGEST = 2**31  # bytes of a member of a tar file
 _HELD = 32  # samples: threads ask for them a little out of order
 _LOOKED_AT = 1000  # rows of a table of text, which tell its columns and their types
-# As WebDataset has it: the key ends at the first full stop of the file's name.
-_MEMBER = re.compile(r"((?:.*/|)[^./]+)[.]([^/]*)")
-
 _COMPRESSED = r"(?:\.(?:gz|bz2|xz|zst))?"
 _ENDINGS = "|".join(re.escape(ending) for ending in (*TARS, *TABLES, *TEXT_TABLES))
 _IN_DATA_FILE = re.compile(rf"(.*(?:{_ENDINGS}){_COMPRESSED})/.+", re.IGNORECASE | re.DOTALL)
-
-Sample = Mapping[str, Any]  # values by column, or bytes by extension
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,6 +104,19 @@ class SampleSource(Source):
             return columns_of(self.label, texts)
         return {name: None for name in self.known if name not in self.names} | sample
 
+    def disorder(self) -> str:
+        """Return that members of its key stand apart in the tar file, where only those that follow each other count."""
+        shard = self.container
+        if not is_tar(shard.location):
+            return ""
+        match = MEMBER.fullmatch(self.member)
+        key = self.member if match is None else match[1]
+        apart = apart_in(shard.location, _version(shard.location)).get(key)
+        if apart is None:
+            return ""
+        way = "unpack it, and pack it with tar --sort=name"
+        return f"{shard.label} is not sorted, {one_line(apart)} stands apart from the picture: {way}"
+
     def _sample(self) -> Sample:
         place = self.container.location
         try:
@@ -172,7 +179,7 @@ class _Pass:
 def _samples_of(location: str) -> Iterator[Sample]:
     """Yield the samples of a file; one that cannot be read is empty."""
     if is_tar(location):
-        return (sample for _, sample in _keys(location))
+        return (sample for _, sample in keys_in(location))
     if _is_text(location):
         return (row.values for row in read_table(location))
     return iter(_table(location))
@@ -246,11 +253,6 @@ def is_data_file(name: str) -> bool:
     return is_tar(name) or _is_text(name) or _ending(name) in TABLES
 
 
-def is_tar(name: str) -> bool:
-    """Return whether a file of this name is a WebDataset shard."""
-    return name.lower().endswith(TARS)
-
-
 def _is_text(name: str) -> bool:
     return endings_of(name)[0] in TEXT_TABLES
 
@@ -272,7 +274,7 @@ def _members(location: str, image: str | None) -> Iterator[_Found]:
     wanted = [part.removeprefix(".") for each in (image or "").lower().split(",") if (part := each.strip())]
     count = len(wanted) or 1
     expected = f"one of each of {', '.join(wanted)}" if wanted else "one: choose with `image_column=`"
-    for number, (key, sample) in enumerate(_keys(location)):
+    for number, (key, sample) in enumerate(keys_in(location)):
         named = [name for each in wanted for name in sample if name.lower() == each]
         found = named if wanted else [name for name in sample if f".{name.lower()}" in endings()]
         if len(found) == count:
@@ -280,32 +282,6 @@ def _members(location: str, image: str | None) -> Iterator[_Found]:
         elif found or (not wanted and (found := [name for name in sample if PurePath(name).suffix in endings()])):
             has = f"{len(found)} picture{'s' * (len(found) > 1)} ({', '.join(found[:8])})"
             yield _Found(key, fault=f"{one_line(f'{location}/{key}')}: has {has}, expected {expected}")
-
-
-def _keys(location: str) -> Iterator[tuple[str, Sample]]:
-    """Yield each key in a tar file, and its members by extension: those of a key follow each other."""
-    before, sample = "", dict[str, bytes]()
-    for name, data in _tar_files(location):
-        if match := _MEMBER.fullmatch(name):
-            key, extension = match[1], match[2]
-            if sample and (key != before or extension in sample):
-                yield before, sample
-                sample = {}
-            before, sample[extension] = key, data
-    if sample:
-        yield before, sample
-
-
-def _tar_files(location: str) -> Iterator[tuple[str, bytes]]:
-    with unpacked(location) as file, tarfile.open(fileobj=file, mode="r|*") as archive:
-        for member in archive:
-            if member.isreg() and not PurePath(member.name).name.startswith((".", "__")):
-                if member.size > _LARGEST:
-                    raise ValueError(f"{one_line(member.name)} has more than {_LARGEST / 2**30:.0f} GiB")
-                yield member.name, archive.extractfile(member).read()  # type: ignore[union-attr]
-            archive.members = []  # type: ignore[attr-defined]  # else it keeps them
-        if archive.fileobj.read(tarfile.BLOCKSIZE).strip(b"\0"):
-            raise ValueError("a header is damaged")  # tarfile takes it for the end
 
 
 # --- tables

@@ -17,12 +17,13 @@ from pathlib import Path, PurePath
 from typing import BinaryIO
 
 from sira_cli.errors import DataError, PictureError, SettingsError
-from sira_cli.pictures.datasets import IN_FOLDERS, is_data_file, is_tar, pictures_in
+from sira_cli.pictures.datasets import IN_FOLDERS, is_data_file, pictures_in
 from sira_cli.pictures.names import is_uri, on_disk, one_line, public
 from sira_cli.pictures.opening import HEIF, RAW, VIDEOS, endings
 from sira_cli.pictures.packed import TARS, UNREAD, unread
 from sira_cli.pictures.picture import Picture
 from sira_cli.pictures.rows import some
+from sira_cli.pictures.shards import is_tar
 from sira_cli.pictures.sources import STDIN, MemorySource, connected, located, scheme_source
 
 _RANGE = re.compile(r"\{(\d+)\.\.(\d+)\}")
@@ -251,9 +252,13 @@ def _pictures_or_containers(files: Iterable[tuple[str, str]]) -> Iterator[tuple[
             any_picture = True
             yield location, relative
     for relative, location in containers.items() if not any_picture else ():
-        about_shard = not is_tar(relative) and any(str(Path(relative).with_suffix(tar)) in containers for tar in TARS)
+        about_shard = not is_tar(relative) and any(_without(relative) + tar in containers for tar in TARS)
         if not about_shard and not _COMPUTED.fullmatch(Path(relative).name):  # img2dataset writes a table per shard
             yield location, relative
+
+
+def _without(name: str) -> str:
+    return str(Path(name).with_suffix(""))
 
 
 def _expand_ranges(path: str) -> Iterator[str]:

@@ -96,6 +96,10 @@ class Source:
         """Return its columns by name: texts about the picture."""
         return {}
 
+    def disorder(self) -> str:
+        """Return why its columns may not have been found, for a message; usually nothing."""
+        return ""
+
     def file_size(self) -> int:
         """Return the size of the file in bytes; 0: unknown until the file is read."""
         return 0

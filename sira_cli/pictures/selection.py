@@ -203,7 +203,7 @@ def needs_columns(prompt: str, pictures: Sequence[Picture]) -> bool:
     known = list(dict.fromkeys(name for picture in rows for name in _columns_of(picture)))
     if known and (missing := sorted(names.difference(known))):
         has = f"{rows[0].label} has only the columns {', '.join(known)}"
-        raise SettingsError(f"the prompt holds {{{missing[0]}}}, but {has}")
+        raise SettingsError(f"the prompt holds {{{missing[0]}}}, but {has}{_disorder(rows)}")
     return True
 
 
@@ -214,13 +214,20 @@ def filled(prompt: str, picture: Picture) -> str:
     for name in names:
         if name not in values:
             known = ", ".join(values) or "none"
-            raise PictureError(f"{picture.label}: the prompt holds {{{name}}}, but its columns are {known}")
+            but = f"but its columns are {known}{_disorder([picture])}"
+            raise PictureError(f"{picture.label}: the prompt holds {{{name}}}, {but}")
     try:
         text = _NAME.sub(lambda found: _as_words(values[found[1]]) or found[2] or "", prompt)
         text.encode()
     except UnicodeError:
         raise PictureError(f"{picture.label}: the text for the prompt is not UTF-8") from None
     return text
+
+
+def _disorder(pictures: Sequence[Picture]) -> str:
+    """Return the first reason why columns of some pictures may not have been found, as the end of a message."""
+    found = next(filter(None, (picture.sources[0].disorder() for picture in pictures)), "")
+    return f": {found}" if found else ""
 
 
 def _braces(prompt: str) -> list[str]:

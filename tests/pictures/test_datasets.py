@@ -19,8 +19,10 @@ from fsspec.implementations.memory import MemoryFileSystem
 from pyarrow import feather, parquet
 
 from sira_cli.errors import DataError, PictureError, SettingsError
+from sira_cli.pictures.captions import find_captions
 from sira_cli.pictures.datasets import pictures_in
 from sira_cli.pictures.find import Shard, find_pictures
+from sira_cli.pictures.selection import filled, needs_columns
 from tests.support.shards import EXAMPLES, content, drawn, write_tar
 
 PICTURES = [path.read_bytes() for path in EXAMPLES[:3]]
@@ -126,7 +128,7 @@ def test_a_damaged_shard_gives_what_is_whole(folder, monkeypatch):
     Path("cut.tar.gz").write_bytes(gzip.compress(whole)[:-2000])
     assert [message.partition(":")[0] for message in errors("page.tar", "cut.tar.gz")] == ["page.tar", "cut.tar.gz"]
     assert errors("shards/cc-{00002..00003}.tar") == ["shards/cc-00003.tar: no such file"]
-    monkeypatch.setattr("sira_cli.pictures.datasets._LARGEST", 99)  # bytes of a member
+    monkeypatch.setattr("sira_cli.pictures.shards._LARGEST", 99)  # bytes of a member
     assert errors("shards/cc-00002.tar")[0].startswith("shards/cc-00002.tar: cannot be read: 000004.png has more than")
 
 
@@ -157,6 +159,33 @@ def test_a_key_with_several_pictures(folder):
     assert second.fault.endswith("b: has 1 picture (left.png), expected one of each of left.png, right.png")
     assert [file for _, file in third.files()] == [PICTURES[2], PICTURES[1]]  # in the order asked for
     assert reads("pairs.tar", image_column=".left.png") == [[PICTURES[n]] for n in (0, 2, 2)]
+
+
+def test_an_unsorted_shard_is_named_where_its_columns_are_missed(folder):
+    """Members of a key that stand apart are other samples, as in WebDataset; a key that is whole is as ever."""
+    members = [("0.txt", b"none"), ("1.json", b'{"tags": "blue"}'), ("1.txt", b"two"), ("0.json", b'{"tags": "red"}')]
+    write_tar(folder / "s.tar", [("0.png", PICTURES[0]), members[0], ("1.png", PICTURES[1]), *members[1:]])
+    first, second = find_pictures(["s.tar"], limit=2)
+    assert filled("{tags}", second) == "blue"
+    says = r"s\.tar is not sorted, 0\.json stands apart from the picture: unpack it, and pack it with tar --sort=name$"
+    with pytest.raises(
+        PictureError, match=rf"s\.tar/0\.png: the prompt holds {{tags}}, but its columns are txt: {says}"
+    ):
+        filled("{tags}", first)
+    with pytest.raises(SettingsError, match=says):
+        needs_columns("{tags}", [first])
+    assert needs_columns("{tags}", [first, second])
+    assert [each.read()[0][0][1] for each in (first, second)] == PICTURES[:2]  # a prompt without names needs no more
+
+
+def test_captions_of_an_unsorted_shard_are_not_missed_in_silence(folder):
+    members = [(f"{n}.png", PICTURES[n]) for n in range(3)] + [("2.txt", b"two"), ("0.txt", b"none")]
+    write_tar(folder / "s.tar", members)
+    found = find_captions("s.tar")
+    assert [picture.caption for picture in found.pictures if not picture.fault] == ["two"]
+    (bad,) = [picture.fault for picture in found.pictures if picture.fault]
+    assert bad.startswith("s.tar/0.png: no caption was found: s.tar is not sorted, 0.txt stands apart")
+    assert found.without == 1
 
 
 # --- tables
