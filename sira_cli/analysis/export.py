@@ -17,7 +17,7 @@ import os
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import fields
+from dataclasses import dataclass, fields
 from itertools import islice
 from pathlib import Path
 from typing import IO, Any
@@ -26,6 +26,9 @@ from sira_cli.analysis.compare import Record, RecordFile
 from sira_cli.errors import DataError, SettingsError, install
 from sira_cli.files import replacing
 from sira_cli.look.claims import unsupported
+from sira_cli.pictures.find import MEDIA
+from sira_cli.pictures.neighbours import Neighbours
+from sira_cli.pictures.opening import endings
 from sira_cli.pictures.picture import Picture
 from sira_cli.pictures.rows import read_rows
 from sira_cli.pictures.sources import FileSource, recorded
@@ -36,6 +39,7 @@ ROWS = 10_000  # in a Parquet row group
 # What becomes of a record: it is written, or left out for a reason.
 WRITTEN, WITHOUT_TEXT, KEPT = "written", "records without a text", "texts whose files exist"
 NO_SIDECAR = "texts about pictures that are several, not in a file here, or have names that ExifTool cannot read"
+DESCRIBED = "further texts about pictures that have one"
 _OF_THE_TEXT = ("words", "choices", "removed", "added", "support")  # of the text before, and of no other
 
 # Fields in which people describe a picture: those of XMP (in all languages), EXIF, IPTC, PNG and JPEG, of ACDSee, of
@@ -50,10 +54,8 @@ _TEXT, _WRITER = "XMP-dc:Description", "XMP-photoshop:CaptionWriter"
 _ALTERNATIVE = "XMP-iptcCore:AltTextAccessibility"
 _LONG, _SHORT = "%d%f.%e.xmp", "%d%f.xmp"
 _COMMON = ("-q", "-q", "-overwrite_original", "-charset", "filename=utf8")
-_SIDECAR = ("-srcfile", _LONG, "-srcfile", _SHORT)  # the one that exists, else the first
 _IS_SIDECAR = '$FileType eq "XMP"'  # after `-srcfile @`: not the picture, as there is no sidecar
 _PICTURE = "$OriginalDirectory/$OriginalFileName"
-_NAMES = {"PICTURE": f'"{_PICTURE}"', "SIDECARS": f'"{_PICTURE}.xmp", "{_PICTURE}" =~ s/[.][^.]*$$/.xmp/r'}
 _NO_SIDECAR = "not grep { $self->Exists($_) } SIDECARS"
 _NOTHING = r"""
 not grep {
@@ -64,7 +66,7 @@ not grep {
 # The list that a sidecar shall have; undefined if it has it. $_ holds the new keywords, with tabs between them.
 _LIST = r"""
 my $picture = $$self{FILENAME};
-my @files = grep { $self->Exists($_) } "$picture.xmp", $picture =~ s/[.][^.]*$/.xmp/r, $picture;
+my @files = grep { $self->Exists($_) } SIDECARS, $picture;
 my $in = sub {
     my ($file, $field) = @_;
     my $info = ImageInfo($file, {ListSep => "\t", CharsetFileName => "utf8"}, $field);
@@ -89,6 +91,41 @@ push @list, grep { !$last{$_} } map { tr{/}{|}r } grep({ m{/} } @list) ? @new : 
 """,
 }
 _UNNAMABLE = re.compile(r"\|\s*$|[\r\n]")  # a pipe; what is no line of the file
+
+
+@dataclass(frozen=True)
+class _Names:
+    """The names of a picture's sidecar: `photo.jpg.xmp`, and `photo.xmp` if no other file can have that."""
+
+    short: bool
+
+    def sources(self) -> tuple[str, ...]:
+        """Return arguments for the sidecar that exists, else the first."""
+        return ("-srcfile", _LONG, *(("-srcfile", _SHORT) if self.short else ()))
+
+    def perl(self, picture: str) -> str:
+        """Return a list in Perl; `picture` is a variable there."""
+        return f'"{picture}.xmp"' + (f', "{picture}" =~ s/[.][^.]*$/.xmp/r' if self.short else "")
+
+    def condition(self, perl: str) -> str:
+        """Return Perl for `-if`, in which a dollar sign begins the name of a field, and two are one."""
+        code = _one_line(perl).replace("$self", "SELF").replace("$", "$$").replace("SELF", "$self")
+        sidecars = self.perl("PICTURE_NAME").replace("$", "$$").replace("PICTURE_NAME", _PICTURE)
+        return code.replace("SIDECARS", sidecars).replace("PICTURE", f'"{_PICTURE}"')
+
+    def where(self, fields: Sequence[str] | None, values: Sequence[str]) -> list[Sequence[str]]:
+        """Return commands that write values where the picture and its sidecars have nothing in some fields.
+
+        The first makes a sidecar, the other one writes into one that exists.
+        """
+        listed = ", ".join(f'"{field}"' for field in fields or ())
+        nothing = [] if fields is None else [self.condition(_NOTHING.replace("FIELDS", listed))]
+        missing = " and ".join([self.condition(_NO_SIDECAR), *nothing])
+        existing = " and ".join([_IS_SIDECAR, *nothing])
+        return [
+            ["-srcfile", "@", "-if", missing, *values, "--all", "-o", _LONG],  # --all: copies nothing
+            [*self.sources(), "-srcfile", "@", "-if", existing, *values],
+        ]
 
 
 class Export:
@@ -164,14 +201,20 @@ class Export:
     def write_arguments(self, path: Path, *, replace: bool) -> Counter[str]:
         """Write an argument file for ExifTool, and count the texts in it."""
         counts = Counter({WRITTEN: 0})
+        neighbours = Neighbours(MEDIA | endings())
+        described = set[str]()
         with replacing(path) as file:
             for picture, record, before in self:
                 if not _has_text(record):
                     counts[WITHOUT_TEXT] += 1
                 elif not _can_have_a_sidecar(picture):
                     counts[NO_SIDECAR] += 1
+                elif picture.identity in described:
+                    counts[DESCRIBED] += 1
                 else:
-                    lines = arguments(Path(picture.location), record, before, replace=replace)
+                    described.add(picture.identity)
+                    short = neighbours.is_alone(picture.location)
+                    lines = arguments(Path(picture.location), record, before, replace=replace, short=short)
                     file.write(b"".join(os.fsencode(line) + b"\n" for line in lines))
                     counts[WRITTEN] += 1
         return counts
@@ -227,30 +270,35 @@ def corrected(record: Record, text: str) -> Record:
     return new
 
 
-def arguments(picture: Path, record: Record, before: Record | None = None, *, replace: bool = False) -> list[str]:
-    """Return the lines that write a record into the sidecar of its picture."""
+def arguments(
+    picture: Path, record: Record, before: Record | None = None, *, replace: bool = False, short: bool = True
+) -> list[str]:
+    """Return the lines that write a record into the sidecar of its picture; `short`: it may be `photo.xmp`."""
+    sidecar = _Names(short)
     text, alternative, keywords = _content(record)
     commands: list[Sequence[str]] = []
     if before is not None:
         old, older, _ = _content(before)
         own = [_set(f"{_TEXT}-x-default-", old), _set(f"{_WRITER}-", _writer(before)), _set(f"{_ALTERNATIVE}-", older)]
-        commands.append([*_SIDECAR, "-srcfile", "@", "-if", _IS_SIDECAR, *own])
+        commands.append([*sidecar.sources(), "-srcfile", "@", "-if", _IS_SIDECAR, *own])
     if text:
         described = [_set(_TEXT, text)]
         written = [*described, *([_set(_WRITER, _writer(record))] if before is None else [])]
         if replace:
             # In all languages. A program that prefers the EXIF of the picture prefers the field of XMP for it to that.
-            commands += _where(None, [f"-{_TEXT}=", *written, _set("XMP-tiff:ImageDescription", text)])
+            commands += sidecar.where(None, [f"-{_TEXT}=", *written, _set("XMP-tiff:ImageDescription", text)])
         else:
-            commands += _where((*_DESCRIPTIONS, *_WRITERS), written)
-            commands += _where(_DESCRIPTIONS, described)
+            commands += sidecar.where((*_DESCRIPTIONS, *_WRITERS), written)
+            commands += sidecar.where(_DESCRIPTIONS, described)
     if alternative:
-        commands += _where(None if replace else _ALTERNATIVES, [_set(_ALTERNATIVE, alternative)])
+        commands += sidecar.where(None if replace else _ALTERNATIVES, [_set(_ALTERNATIVE, alternative)])
     if keywords:
-        perl = {field: _one_line(_LIST.replace("LIST", made).replace("FIELD", field)) for field, made in _LISTS.items()}
+        names = sidecar.perl("$picture")
+        code = {field: _LIST.replace("SIDECARS", names).replace("LIST", made) for field, made in _LISTS.items()}
+        perl = {field: _one_line(each.replace("FIELD", field)) for field, each in code.items()}
         lists = [f"-{field}<${{sira;{made}}}" for field, made in perl.items()]
         words = "sira=" + "\t".join(keywords)
-        commands.append([*_SIDECAR, "-sep", r"#[CSTR]\t", "-userParam", words, "-tagsFromFile", "@", *lists])
+        commands.append([*sidecar.sources(), "-sep", r"#[CSTR]\t", "-userParam", words, "-tagsFromFile", "@", *lists])
     name = os.path.abspath(picture)  # noqa: PTH100 (links stay links)
     return [line for command in commands for line in (*_COMMON, *command, name, "-execute")]
 
@@ -277,28 +325,6 @@ def _writer(record: Record) -> str:
     if not record.get("verify"):
         return by
     return f"{by}; unsure: {', '.join(str(one['thing']) for one in unsupported(record)) or 'nothing'}"
-
-
-def _where(fields: Sequence[str] | None, values: Sequence[str]) -> list[Sequence[str]]:
-    """Return commands that write values where the picture and its sidecars have nothing in some fields.
-
-    The first makes a sidecar, the other one writes into one that exists.
-    """
-    listed = ", ".join(f'"{field}"' for field in fields or ())
-    nothing = [] if fields is None else [_condition(_NOTHING.replace("FIELDS", listed))]
-    missing, existing = (" and ".join([first, *nothing]) for first in (_condition(_NO_SIDECAR), _IS_SIDECAR))
-    return [
-        ["-srcfile", "@", "-if", missing, *values, "--all", "-o", _LONG],  # --all: copies nothing
-        [*_SIDECAR, "-srcfile", "@", "-if", existing, *values],
-    ]
-
-
-def _condition(perl: str) -> str:
-    """Return Perl for `-if`, in which a dollar sign begins the name of a field, and two are one."""
-    code = _one_line(perl).replace("$self", "SELF").replace("$", "$$").replace("SELF", "$self")
-    for word, names in _NAMES.items():
-        code = code.replace(word, names)
-    return code
 
 
 def _one_line(perl: str) -> str:

@@ -13,6 +13,7 @@ from sira_cli.files import text_in
 from sira_cli.pictures.datasets import is_data_file, recorded_sample
 from sira_cli.pictures.find import Shard, check_any_exists, find_pictures
 from sira_cli.pictures.names import is_uri, joined, one_line
+from sira_cli.pictures.neighbours import own_text
 from sira_cli.pictures.opening import endings
 from sira_cli.pictures.packed import endings_of
 from sira_cli.pictures.picture import Picture
@@ -157,8 +158,8 @@ def _caption_of(picture: Picture, extension: str, usual: Sequence[str]) -> str |
             raise PictureError(f"{picture.label}: no caption was found: {why}")
         return None if name is None or columns[name] is None else text_of(picture.label, dict(columns), name)
     try:
-        own = picture.text_file(f"{Path(picture.location).suffix}{extension}")  # a.jpg.txt, where a.txt is of another
-        file = own if own.is_file() else picture.text_file(extension)
+        picture.text_file(extension)  # refuses what is no file
+        file = own_text(picture.location, extension)
         return text_in(file.read_bytes(), one_line(str(file))).strip()
     except (OSError, SettingsError):
         return None

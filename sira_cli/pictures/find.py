@@ -30,7 +30,8 @@ _RANGE = re.compile(r"\{(\d+)\.\.(\d+)\}")
 _COMPUTED = re.compile(r"cache-[0-9a-f]{16}(_\d+_of_\d+)?\.arrow")  # by `Dataset.map` and the like
 # Endings of files that people keep among their pictures. Texts, records and systems' files are not named.
 _PHOTOS = "heic heif hif avif jxl svg psd xcf raw gif bmp tif tiff"
-_KNOWN = RAW.union(VIDEOS, UNREAD, (f".{ending}" for ending in _PHOTOS.split()))
+MEDIA = RAW.union(VIDEOS, (f".{ending}" for ending in _PHOTOS.split()))
+_KNOWN = MEDIA | UNREAD
 _IN_HEIF = (".heic", ".heif", ".hif")
 # Folders of thumbnails, deleted files and the like: Synology's, QNAP's, Windows', Lightroom's, macOS's, Linux's.
 _SYSTEM = ("@eadir", "#recycle", "@recycle", "$recycle.bin", "*.lrdata", "__macosx", "lost+found")

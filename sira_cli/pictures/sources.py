@@ -18,6 +18,7 @@ from PIL import Image
 from sira_cli.errors import DataError, PictureError, SettingsError
 from sira_cli.files import length_on_windows, relative, text_in
 from sira_cli.pictures.names import as_text, from_text, is_uri, on_disk, parted, public
+from sira_cli.pictures.neighbours import own_text
 from sira_cli.pictures.opening import check_no_video
 from sira_cli.pictures.picture import File, Picture, Source, group_of
 from sira_cli.pictures.web import WebSource
@@ -67,7 +68,7 @@ class FileSource(Source):
         try:
             for extension in ("json", "txt"):
                 with suppress(FileNotFoundError):
-                    texts[extension] = self.text_file(f".{extension}").read_bytes()
+                    texts[extension] = own_text(self.location, f".{extension}").read_bytes()
         except (OSError, ValueError) as error:
             raise _unreadable(self, error) from None
         return columns_of(self.label, texts)

@@ -19,6 +19,7 @@ from sira_cli.files import check_folder, check_unprotected, make_folder, replaci
 from sira_cli.models.preset import ONLY_IF_SET
 from sira_cli.pictures.find import Pictures
 from sira_cli.pictures.names import one_line
+from sira_cli.pictures.neighbours import Neighbours
 from sira_cli.pictures.opening import endings
 from sira_cli.pictures.picture import Picture
 from sira_cli.run.events import Counts, PictureEvent, Skipped
@@ -86,10 +87,12 @@ class Sidecars:
         self._extension, self._output_dir, self._overwrite = extension, output_dir, overwrite
         self._keep_lines, self.joined = keep_lines, 0  # the second: texts of several lines that were written in one
         taken: dict[Path, Picture] = {}
-        self.apart: dict[str, Path] = {}  # files of pictures that are named, but for the ending, like an earlier one
+        neighbours = Neighbours(endings())
+        self.apart: dict[str, Path] = {}  # files of pictures that are named, but for the ending, like another one
         for picture in pictures:
             place, suffix = self.place(picture), Path(picture.relative).suffix
-            if place in taken and suffix != Path(taken[place].relative).suffix:  # IMG_1.heic and IMG_1.jpg
+            shared = place in taken and suffix != Path(taken[place].relative).suffix  # IMG_1.heic and IMG_1.jpg
+            if shared or (picture.is_here() and not neighbours.is_first(picture.location)):
                 place = place.with_name(place.name.removesuffix(extension) + suffix + extension)
                 self.apart[picture.identity] = place
             wrong, name = "", output_dir and reserved(picture.mirrored(extension))

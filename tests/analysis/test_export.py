@@ -291,3 +291,38 @@ def test_names_and_texts_of_every_kind(tmp_path):
     for name, text in files.items():
         fields = found[f"{name}.xmp"]
         assert (fields["XMP-dc:Description"], fields["XMP-dc:Subject"]) == (text, tags), name
+
+
+@with_exiftool
+def test_each_picture_has_a_sidecar_of_its_own(tmp_path, sira):
+    """Names that are alike but for the ending, or of which one is another's with an ending more."""
+    names = ["hero.jpg", "hero.jpg.png", "p.jpg", "p.png", "raw.jpg", "alone.jpg"]
+    files = [picture(tmp_path, name) for name in names]
+    (tmp_path / "raw.cr2").write_bytes(b"raw")
+    put(*((tmp_path / name, ["-XMP:Rating=4"]) for name in ("p.xmp", "raw.xmp", "alone.xmp")))
+    records = [caption_record(name, f"Text of {name}.") for name in names]
+    sira("export", lines(tmp_path / "c.jsonl", records), "--exiftool", tmp_path / "args")
+    subprocess.run([EXIFTOOL, "-@", tmp_path / "args"], capture_output=True, check=False)
+    found = {name: fields.get("XMP-dc:Description") for name, fields in sidecars(tmp_path).items()}
+    own = {f"{file.name}.xmp": f"Text of {file.name}." for file in files[:-1]}
+    assert found == own | {"p.xmp": None, "raw.xmp": None, "alone.xmp": "Text of alone.jpg."}
+
+
+@with_exiftool
+def test_keywords_of_a_sidecar_that_may_be_another_pictures_stay_there(tmp_path):
+    files = [picture(tmp_path, name) for name in ("p.jpg", "p.png")]
+    put((tmp_path / "p.xmp", ["-XMP-dc:Subject=hers"]))
+    given = record('["cat"]', data=["cat"])
+    args = [line for file in files for line in arguments(file, given, short=False)]
+    subprocess.run([EXIFTOOL, "-@", "-"], input="\n".join(args).encode(), capture_output=True, check=False)
+    found = {name: fields["XMP-dc:Subject"] for name, fields in sidecars(tmp_path).items()}
+    assert found == {"p.xmp": ["hers"], "p.jpg.xmp": ["cat"], "p.png.xmp": ["cat"]}
+
+
+def test_further_texts_about_a_picture_are_counted(folder, sira):
+    given = [caption_record("a.png", text, schema="sira.ask/1") | {"id": text} for text in ("Red.", "Two.")]
+    _, _, err = sira("export", lines(folder / "answers.jsonl", given), "--exiftool", folder / "args")
+    assert err.splitlines()[-2:] == [
+        f"sira: texts in {folder / 'args'}, for `exiftool -@ {folder / 'args'}`: 1",
+        "sira: left out: further texts about pictures that have one: 1",
+    ]

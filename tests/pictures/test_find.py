@@ -21,9 +21,11 @@ from PIL import Image
 from sira_cli.errors import DataError, HugePictureError, PictureError, SettingsError
 from sira_cli.pictures import find
 from sira_cli.pictures import picture as picture_module
+from sira_cli.pictures.captions import find_captions
 from sira_cli.pictures.find import Shard, find_pictures, left_out_message, read_list
 from sira_cli.pictures.names import as_text, from_text, joined, one_line, parted, public
 from sira_cli.pictures.sources import as_picture, located, recorded
+from sira_cli.run.output import Sidecars
 from tests.support.shards import EXAMPLES, content
 
 PICTURES = [path.read_bytes() for path in EXAMPLES[:3]]
@@ -311,3 +313,46 @@ def test_pixels_are_counted_together_before_any_is_decoded(folder, monkeypatch):
         many.pixels(many.files())
     monkeypatch.setattr(picture_module, "MOST_PIXELS", 10)
     assert alone.pixels(alone.files()) == 36_000_000  # the limit is for groups
+
+
+# --- text files of pictures whose names are alike
+
+ALIKE = ["hero.jpg", "hero.jpg.png", "p.jpg", "p.png", "q.png"]
+OWN = {"hero.txt": "hero.jpg", "hero.jpg.png.txt": "hero.jpg.png", "p.txt": "p.jpg", "p.png.txt": "p.png"}
+OWN |= {"q.txt": "q.png"}
+
+
+@pytest.fixture
+def alike(tmp_path, monkeypatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    for name in ALIKE:
+        Image.new("RGB", (8, 8)).save(tmp_path / name, "PNG")
+    return tmp_path
+
+
+@pytest.mark.parametrize("tree", [None, Path("tree")])
+def test_a_text_file_does_not_depend_on_which_pictures_a_run_is_about(alike, tree):
+    """So the parts of `--shard` never write one file, and a picture alone does not replace the text of another."""
+    places = {}
+    for picture in find_pictures(["."]):
+        files = Sidecars([picture], output_dir=tree)
+        places[files.place(picture).name] = picture.relative
+    assert places == OWN
+    together = find_pictures(["."])
+    files = Sidecars(together, output_dir=tree)
+    assert {files.place(picture).name: picture.relative for picture in together} == OWN
+
+
+def test_a_text_file_that_was_written_is_the_one_that_is_read(alike):
+    pictures = find_pictures(["."])
+    files = Sidecars(pictures)
+    for picture in pictures:
+        files.replace(picture, picture.relative)
+    found = find_captions(".").pictures
+    assert [picture.caption for picture in found] == ALIKE
+    assert [picture.columns()["txt"] for picture in find_pictures(["."])] == ALIKE
+
+
+def test_the_text_of_another_picture_is_not_read(alike):
+    Path("hero.jpg.txt").write_text("of hero.jpg")
+    assert [(each.relative, each.caption) for each in find_captions(".").pictures] == [("hero.jpg", "of hero.jpg")]
