@@ -15,7 +15,7 @@ from sira_cli.pictures.find import Shard, check_any_exists, find_pictures
 from sira_cli.pictures.names import is_uri, joined, one_line
 from sira_cli.pictures.neighbours import own_text
 from sira_cli.pictures.opening import endings
-from sira_cli.pictures.packed import endings_of
+from sira_cli.pictures.packed import endings_of, unread
 from sira_cli.pictures.picture import Picture
 from sira_cli.pictures.rows import (
     IMAGE_COLUMNS,
@@ -142,6 +142,8 @@ def _is_caption_file(place: str) -> bool:
         return False
     if Path(place).suffix.lower() in endings():
         return False
+    if why := unread(place):
+        raise SettingsError(f"{one_line(place)}: {why}")
     neither = f"is neither a picture nor a file of captions ({', '.join(TEXT_TABLES)})"
     raise SettingsError(f"{one_line(place)}: {neither}: text files with captions are found by their pictures")
 

@@ -241,7 +241,7 @@ def parse_json(path: Path, text: str, line: int = 1) -> Any:
     except json.JSONDecodeError as error:
         if not text.strip():
             raise DataError(f"{path}: is empty, expected JSON") from error
-        cut = ": the file seems to be cut off" if error.pos >= len(text.rstrip()) or "Unterm" in error.msg else ""
+        cut = ": it seems to be cut off" if error.pos >= len(text.rstrip()) or "Unterm" in error.msg else ""
         raise DataError(f"{path}: line {line + error.lineno - 1} is not JSON: {error.msg}{cut}") from error
     except (ValueError, RecursionError) as error:  # NaN, numbers of thousands of digits, thousands of brackets
         raise DataError(f"{path}: line {line}: cannot be read as JSON: {error}") from error

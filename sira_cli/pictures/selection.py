@@ -199,10 +199,12 @@ def needs_columns(prompt: str, pictures: Sequence[Picture]) -> bool:
         return False
     rows = list(islice((picture for picture in pictures if picture.has_columns), _LOOKED_AT))
     if not rows:
-        return any(names.intersection(_columns_of(picture)) for picture in pictures)
-    known = list(dict.fromkeys(name for picture in rows for name in _columns_of(picture)))
-    if known and (missing := sorted(names.difference(known))):
-        has = f"{rows[0].label} has only the columns {', '.join(known)}"
+        return any(names.intersection(_columns_of(picture) or ()) for picture in pictures)
+    columns = [_columns_of(picture) for picture in rows]
+    known = list(dict.fromkeys(name for each in columns for name in each or ()))
+    missing = sorted(names.difference(known))
+    if missing and (known or None not in columns):
+        has = f"{rows[0].label} has {'only the columns ' if known else 'no columns'}{', '.join(known)}"
         raise SettingsError(f"the prompt holds {{{missing[0]}}}, but {has}{_disorder(rows)}")
     return True
 
@@ -234,11 +236,11 @@ def _braces(prompt: str) -> list[str]:
     return list(dict.fromkeys(found[1] for found in _NAME.finditer(prompt)))
 
 
-def _columns_of(picture: Picture) -> Mapping[str, Any]:
+def _columns_of(picture: Picture) -> Mapping[str, Any] | None:
     try:
         return picture.columns()
     except PictureError:  # it will be the picture's own error
-        return {}
+        return None
 
 
 def _as_words(value: Any) -> str:

@@ -174,6 +174,10 @@ def test_an_unsorted_shard_is_named_where_its_columns_are_missed(folder):
         filled("{tags}", first)
     with pytest.raises(SettingsError, match=says):
         needs_columns("{tags}", [first])
+    write_tar(folder / "bare.tar", [("0.png", PICTURES[0])])
+    bare = find_pictures(["bare.tar"])
+    with pytest.raises(SettingsError, match=r"but bare\.tar/0\.png has no columns$"):
+        needs_columns("{tags}", bare)
     assert needs_columns("{tags}", [first, second])
     assert [each.read()[0][0][1] for each in (first, second)] == PICTURES[:2]  # a prompt without names needs no more
 
