@@ -17,6 +17,7 @@ import os
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, fields
 from itertools import islice
 from pathlib import Path
@@ -132,33 +133,35 @@ class Export:
     """The newest record of each picture in a file, in order. The texts stay on disk."""
 
     def __init__(self, path: Path, corrections: Path | None = None) -> None:
+        """Read the records, and what the page of `sira report` saved.
+
+        Raises:
+            DataError: a file cannot be read, or holds no corrections.
+        """
         self.path, self._file = path, RecordFile(path)
         self._starts, self._keys = self._file.newest(), set[str]()
-        self._corrections: dict[str, str] = {}  # by the key of the record; the last one of a picture counts
-        names = dict[str, str]()
-        for where, row in () if corrections is None else read_rows(corrections):
-            given: list[Any] = [row.get(each) for each in ("file_name", "key", "text")]
-            if row.get("schema") != "sira.correction/1" or not all(isinstance(each, str) for each in given):
-                raise DataError(f"{where}: is not a correction: expected a file that the page of sira report saved")
-            name, key, text = given
-            self._corrections[key], names[key] = text.strip(), name
+        self.corrections = {} if corrections is None else read_corrections(corrections)
+        self.missed: dict[str, str] = {}  # reasons why a correction did not arrive, by the name of its picture
+        missing = dict(self.corrections)
         for _, record, _ in self:
             self._keys.update(record)
-            names.pop(record["key"], None)
-        for name in names.values():
-            raise DataError(f"{corrections}: {name}: no record of {path} has the key of this correction")
+            missing.pop(record["key"], None)
+        for correction in missing.values():
+            self.missed[correction.name] = f"no record of {path} has its key"
 
     def __len__(self) -> int:
         return len(self._starts)
 
-    def __iter__(self) -> Iterator[tuple[Picture, Record, Record | None]]:
-        """Yield each picture, its record, and the record as it was before somebody corrected it."""
+    def __iter__(self) -> Iterator[tuple[Picture, Record, list[Record]]]:
+        """Yield each picture, its record, and, of one with a correction, the records that it was before."""
         for start in self._starts:
-            record = before = self._file[start]
-            text = str(self._corrections.get(record["key"], record["text"]))
-            if text != record["text"]:
-                record = corrected(record, text)
-            yield recorded(record["file_name"], self.path.parent), record, None if record is before else before
+            record = self._file[start]
+            before: list[Record] = []
+            if (correction := self.corrections.get(record["key"])) is not None:
+                before = _versions(record, correction)
+                if correction.text != record["text"]:
+                    record = corrected(record, correction.text)
+            yield recorded(record["file_name"], self.path.parent), record, before
 
     def write_table(self, path: Path) -> None:
         """Write all records to a .csv or .parquet file, one row each; nested fields (`words`, ...) are JSON."""
@@ -191,11 +194,19 @@ class Export:
         for picture, record, before in self:
             if not _has_text(record):
                 counts[WITHOUT_TEXT] += 1
-            elif files.keeps(picture) and (not before or files.text(picture).split() != before["text"].split()):
-                counts[KEPT] += 1
-            else:
+                self._miss(record, "the corrected text is empty: no text file is written")
+            elif not files.keeps(picture):
                 files.replace(picture, record["text"])
                 counts[WRITTEN] += 1
+            else:
+                text = files.text(picture).split()
+                if text != record["text"].split() and any(text == each["text"].split() for each in before):
+                    files.replace(picture, record["text"])
+                    counts[WRITTEN] += 1
+                    continue
+                counts[KEPT] += 1
+                if text != record["text"].split():
+                    self._miss(record, f"{files.place(picture)} holds a text of another: `overwrite=` replaces it")
         return counts
 
     def write_arguments(self, path: Path, *, replace: bool) -> Counter[str]:
@@ -205,19 +216,62 @@ class Export:
         described = set[str]()
         with replacing(path) as file:
             for picture, record, before in self:
-                if not _has_text(record):
-                    counts[WITHOUT_TEXT] += 1
-                elif not _can_have_a_sidecar(picture):
-                    counts[NO_SIDECAR] += 1
-                elif picture.identity in described:
-                    counts[DESCRIBED] += 1
-                else:
-                    described.add(picture.identity)
-                    short = neighbours.is_alone(picture.location)
-                    lines = arguments(Path(picture.location), record, before, replace=replace, short=short)
-                    file.write(b"".join(os.fsencode(line) + b"\n" for line in lines))
-                    counts[WRITTEN] += 1
+                wrong = _no_arguments(picture, record)
+                if not wrong and picture.identity in described:
+                    wrong = DESCRIBED
+                if wrong:
+                    counts[wrong] += 1
+                    self._miss(record, f"left out: {wrong}")
+                    continue
+                described.add(picture.identity)
+                short = neighbours.is_alone(picture.location)
+                lines = arguments(Path(picture.location), record, before, replace=replace, short=short)
+                file.write(b"".join(os.fsencode(line) + b"\n" for line in lines))
+                counts[WRITTEN] += 1
         return counts
+
+    def _miss(self, record: Record, reason: str) -> None:
+        """Note that the correction of a record, if it has one, did not arrive."""
+        if record["key"] in self.corrections:
+            self.missed.setdefault(record["file_name"], reason)
+
+
+@dataclass(frozen=True)
+class Correction:
+    """The text that somebody wrote for a picture, and those before it; see the page of `sira report`."""
+
+    name: str  # of the picture
+    text: str
+    earlier: tuple[str, ...] = ()  # corrections in files that were saved before
+
+
+def read_corrections(path: Path) -> dict[str, Correction]:
+    """Return the corrections in a file by the key of their record; the last one of a picture counts.
+
+    Raises:
+        DataError: a row is no correction.
+    """
+    found: dict[str, Correction] = {}
+    for where, row in read_rows(path):
+        given: list[Any] = [row.get(each) for each in ("file_name", "key", "text")]
+        earlier = row.get("earlier", [])
+        texts = [*given, *(earlier if isinstance(earlier, list) else [earlier])]
+        if row.get("schema") != "sira.correction/1" or not all(isinstance(each, str) for each in texts):
+            raise DataError(f"{where}: is not a correction: expected a file that the page of sira report saved")
+        name, key, text = given
+        before = () if key not in found else (*found[key].earlier, found[key].text)
+        found[key] = Correction(name, text.strip(), (*before, *(each.strip() for each in earlier)))
+    return found
+
+
+def _versions(record: Record, correction: Correction) -> list[Record]:
+    """Return a record with the texts that it had before a correction: the model's, and those of earlier corrections."""
+    versions = [] if correction.text == record["text"] else [record]
+    for text in dict.fromkeys([*correction.earlier, *([record["draft"]] if "draft" in record else [])]):
+        if text not in (correction.text, record["text"]):
+            with suppress(DataError):  # a record with a schema, and a text that is no JSON
+                versions.append(corrected(record, text))
+    return versions
 
 
 def _has_text(record: Record) -> bool:
@@ -227,6 +281,13 @@ def _has_text(record: Record) -> bool:
 def _can_have_a_sidecar(picture: Picture) -> bool:
     is_file = isinstance(picture.sources[0], FileSource) and len(picture.sources) == 1
     return is_file and bool(picture.is_here()) and not _UNNAMABLE.search(picture.location)
+
+
+def _no_arguments(picture: Picture, record: Record) -> str:
+    """Return why there are no arguments for ExifTool about a record; usually nothing."""
+    if not _has_text(record):
+        return WITHOUT_TEXT
+    return "" if _can_have_a_sidecar(picture) else NO_SIDECAR
 
 
 def _flat(record: Record) -> Record:
@@ -271,19 +332,32 @@ def corrected(record: Record, text: str) -> Record:
 
 
 def arguments(
-    picture: Path, record: Record, before: Record | None = None, *, replace: bool = False, short: bool = True
+    picture: Path, record: Record, before: Sequence[Record] = (), *, replace: bool = False, short: bool = True
 ) -> list[str]:
-    """Return the lines that write a record into the sidecar of its picture; `short`: it may be `photo.xmp`."""
+    """Return the lines that write a record into the sidecar of its picture.
+
+    Args:
+        picture: the file.
+        record: what is written.
+        before: what a correction replaces: the record that it was, and that of earlier corrections.
+        replace: also replace descriptions by others.
+        short: whether the sidecar may be `photo.xmp`, without the picture's ending.
+    """
     sidecar = _Names(short)
     text, alternative, keywords = _content(record)
     commands: list[Sequence[str]] = []
-    if before is not None:
-        old, older, _ = _content(before)
-        own = [_set(f"{_TEXT}-x-default-", old), _set(f"{_WRITER}-", _writer(before)), _set(f"{_ALTERNATIVE}-", older)]
+    by_hand = bool(before) and "draft" in record  # else its text is the model's again
+    own: list[str] = []
+    for each in before:
+        old, older, _ = _content(each)
+        own += [_set(f"{_TEXT}-x-default-", old), _set(f"{_ALTERNATIVE}-", older)]
+        if by_hand:
+            own.append(_set(f"{_WRITER}-", _writer(each)))
+    if own:
         commands.append([*sidecar.sources(), "-srcfile", "@", "-if", _IS_SIDECAR, *own])
     if text:
         described = [_set(_TEXT, text)]
-        written = [*described, *([_set(_WRITER, _writer(record))] if before is None else [])]
+        written = [*described, *([] if by_hand else [_set(_WRITER, _writer(record))])]
         if replace:
             # In all languages. A program that prefers the EXIF of the picture prefers the field of XMP for it to that.
             commands += sidecar.where(None, [f"-{_TEXT}=", *written, _set("XMP-tiff:ImageDescription", text)])

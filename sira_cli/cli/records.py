@@ -8,8 +8,10 @@ from json import dumps
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import typer
+
 from sira_cli.cli.options.groups import Group, Overwrite, argument, option, with_options
-from sira_cli.cli.terminal.console import Progress, note
+from sira_cli.cli.terminal.console import Progress, note, say
 from sira_cli.cli.terminal.output import check_file, new_list, table_console
 from sira_cli.errors import SettingsError
 
@@ -181,6 +183,12 @@ def export(
         _note_all(counts, "text files")
     if (args := given.exiftool) is not None:
         _note_all(found.write_arguments(args, replace=given.replace), f"texts in {args}, for `exiftool -@ {args}`")
+    if given.corrections is not None:
+        for name, reason in found.missed.items():
+            say(f"{name}: its correction did not arrive: {reason}")
+        note(f"corrections: {len(found.corrections) - len(found.missed)} of {len(found.corrections)} arrived")
+        if found.missed:
+            raise typer.Exit(3)
 
 
 def _note_all(counts: Counter[str], what: str) -> None:

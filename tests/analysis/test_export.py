@@ -74,7 +74,12 @@ def test_corrected_texts_replace_those_of_the_run_alone(folder, sira):
     save(folder / "b.txt", "Mine.\n")
     given = [correction("a.png", "A"), correction("b.png", "B"), correction("a.png", "A cat.")]
     command = ("export", folder / "captions.jsonl", "--corrections", lines(folder / "corrections.jsonl", given))
-    assert sira(*command, "--sidecar")[0] == 0
+    code, _, err = sira(*command, "--sidecar")
+    assert code == 3
+    *_, missed, arrived = err.splitlines()
+    assert missed.startswith("sira: b.png: its correction did not arrive: ")
+    assert missed.endswith("b.txt holds a text of another: --overwrite replaces it")
+    assert arrived == "sira: corrections: 1 of 2 arrived"
     assert texts(folder) == {"a.txt": "A cat.\n", "b.txt": "Mine.\n"}
     moved = folder / "elsewhere/captions.jsonl"
     moved.parent.mkdir()
@@ -85,15 +90,52 @@ def test_corrected_texts_replace_those_of_the_run_alone(folder, sira):
     assert [record["key"] for record in records] == [f"key of {name}.png" for name in "abc"]
 
 
+def exported(folder: Path, sira, *given: dict) -> tuple[int, list[str]]:
+    """Export with corrections to text files; return the exit code, and the lines about corrections."""
+    file = lines(folder / "corrections.jsonl", given)
+    code, _, err = sira("export", folder / "captions.jsonl", "--corrections", file, "--sidecar")
+    return code, [line.removeprefix("sira: ") for line in err.splitlines() if "correction" in line]
+
+
+def test_a_later_correction_replaces_an_earlier_one(folder, sira):
+    """That of a page knows which were saved before; the model's text may be the later one."""
+    sira("export", folder / "captions.jsonl", "--sidecar")
+    for text, earlier in (("A cat.", []), ("A cat.", []), ("A black cat.", ["A cat."]), ("A dog.", ["A black cat."])):
+        assert exported(folder, sira, correction("a.png", text) | {"earlier": earlier}) == (
+            0,
+            ["corrections: 1 of 1 arrived"],
+        )
+        assert texts(folder) == {"a.txt": f"{text}\n", "b.txt": "Two cats.\n"}
+    exported(folder, sira, correction("a.png", "A cat."))
+    exported(folder, sira, correction("a.png", "A cat."), correction("a.png", "A red cat."))  # both in one file
+    assert texts(folder)["a.txt"] == "A red cat.\n"
+
+
+def test_the_text_before_a_corrected_record_is_replaced(folder, sira):
+    file = lines(folder / "captions.jsonl", [caption_record("a.png", "A cat.", draft="A dog.")])
+    save(folder / "a.txt", "A dog.\n")
+    assert exported(folder, sira, correction("a.png", "A red cat."))[0] == 0
+    assert (texts(folder), read(file)[0]["text"]) == ({"a.txt": "A red cat.\n"}, "A cat.")
+
+
+def test_corrections_that_do_not_arrive_are_named(folder, sira):
+    given = [correction("a.png", " \n"), correction("b.png", "A cat."), correction("gone.png", "A bird.")]
+    assert exported(folder, sira, *given) == (
+        3,
+        [
+            f"gone.png: its correction did not arrive: no record of {folder / 'captions.jsonl'} has its key",
+            "a.png: its correction did not arrive: the corrected text is empty: no text file is written",
+            "corrections: 1 of 3 arrived",
+        ],
+    )
+    assert texts(folder) == {"b.txt": "A cat.\n"}
+
+
 def test_what_is_no_correction_is_refused(folder, sira):
-    for wrong, message in (
-        (correction("gone.png", "A cat."), "gone.png: no record of"),
-        ({"file_name": "a.png", "text": "A."}, "line 2: is not a correction"),
-    ):
-        corrections = lines(folder / "corrections.jsonl", [correction("a.png", "A cat."), wrong])
-        given = ("export", folder / "captions.jsonl", "--corrections", corrections)
-        code, _, err = sira(*given, "--csv", folder / "c.csv")
-        assert (code > 0, message in err, (folder / "c.csv").exists()) == (True, True, False)
+    corrections = lines(folder / "corrections.jsonl", [correction("a.png", "A."), {"file_name": "a.png", "text": "A."}])
+    given = ("export", folder / "captions.jsonl", "--corrections", corrections)
+    code, _, err = sira(*given, "--csv", folder / "c.csv")
+    assert (code, "line 2: is not a correction" in err, (folder / "c.csv").exists()) == (2, True, False)
 
 
 def test_scores_of_the_text_before_leave_and_a_value_of_a_schema_stays_json():
@@ -234,9 +276,18 @@ def test_a_correction_replaces_what_was_written_before_it(tmp_path):
     export(tmp_path, *((file, record("A dog.")) for file in files))
     own = {"mine.jpg.xmp": ("Description", "My cat."), "translated.jpg.xmp": ("Description-de", "Eine Katze.")}
     put(*((tmp_path / name, [f"-XMP-dc:{field}={text}"]) for name, (field, text) in own.items()))
-    found = export(tmp_path, *((file, record("A cat."), record("A dog.")) for file in files))
+    dog = record("A dog.")
+    found = export(tmp_path, *((file, corrected(dog, "A cat."), [dog]) for file in files))
     expected = own | {"same.jpg.xmp": ("Description", "A cat.")}
     assert found == {name: {f"XMP-dc:{field}": text} for name, (field, text) in expected.items()}
+    red = corrected(dog, "A red cat.\nIt sits.")
+    found = export(tmp_path, *((file, red, [dog, corrected(dog, "A cat.")]) for file in files))
+    assert found["same.jpg.xmp"] == {"XMP-dc:Description": "A red cat.\nIt sits."}
+    assert {name: found[name] for name in own} == {
+        name: {f"XMP-dc:{field}": text} for name, (field, text) in own.items()
+    }
+    found = export(tmp_path, *((file, dog, [red]) for file in files))
+    assert found["same.jpg.xmp"] == {"XMP-dc:Description": "A dog.", "XMP-photoshop:CaptionWriter": "sira, m"}
 
 
 # Fields of the picture | fields of the sidecar | dc:Subject and digiKam:TagsList of the sidecar afterwards.

@@ -382,3 +382,18 @@ def test_a_gallery_can_be_read(show, browser, tmp_path):
     show(records=lines(tmp_path / "a.jsonl", [own]), other=lines(tmp_path / "b.jsonl", [other]))
     browser.press("j", "e")
     assert not AXE.exists() or violations(browser) == []
+
+
+@pytest.mark.smoke
+def test_a_later_file_of_corrections_knows_the_earlier_ones(show, browser, tmp_path):
+    """So that a text file which has one is replaced, also by the model's own text."""
+    show(records=gallery(tmp_path))
+    browser.run("URL.createObjectURL = (blob) => (blob.text().then((text) => { window.saved = text; }), 'data:,')")
+    model = browser.run("return entries.find((entry) => entry.name === 'sure.png').text")
+    found = []
+    for text in ("One.", "Two.", model):
+        browser.run("correct(entries.find((entry) => entry.name === 'sure.png'), arguments[0]); save()", text)
+        wait(browser, "return JSON.parse(window.saved ?? '{}').text", text)
+        found.append(json.loads(browser.run("return window.saved")).get("earlier"))
+    assert found == [None, ["One."], ["One.", "Two."]]
+    assert browser.run("return [...kept().earlier.values()]") == [["One.", "Two."]]  # on another visit

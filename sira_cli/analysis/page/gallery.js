@@ -19,14 +19,15 @@ const FILTERS = {
   corrected: isCorrected,
   failed: (entry) => entry.error !== "",
 };
-const state = { shown: [], made: 0, current: -1, corrections: new Map(), saved: "", ...kept() };
+const state = { shown: [], made: 0, current: -1, corrections: new Map(), earlier: new Map(), saved: "", ...kept() };
 
 // --- corrections: by key and name of the record, so that a text that was made anew has none
 
 function kept() {
   try {
     const found = JSON.parse(localStorage.getItem(PLACE));
-    return found === null ? {} : { corrections: new Map(found.corrections), saved: found.saved };
+    if (found === null) return {};
+    return { corrections: new Map(found.corrections), earlier: new Map(found.earlier), saved: found.saved };
   } catch {
     return {}; // no storage: they last as long as the page
   }
@@ -34,7 +35,8 @@ function kept() {
 
 function keep() {
   try {
-    localStorage.setItem(PLACE, JSON.stringify({ corrections: [...state.corrections], saved: state.saved }));
+    const { corrections, earlier, saved } = state;
+    localStorage.setItem(PLACE, JSON.stringify({ corrections: [...corrections], earlier: [...earlier], saved }));
   } catch {
     // as above; leaving asks
   }
@@ -60,8 +62,18 @@ function correct(entry, text) {
 }
 
 function lines() {
-  const made = (entry) => ({ schema: "sira.correction/1", file_name: entry.file_name, key: entry.key, text: textOf(entry) });
-  return entries.filter(isCorrected).map((entry) => `${JSON.stringify(made(entry))}\n`).join("");
+  const made = (entry) => {
+    const line = { schema: "sira.correction/1", file_name: entry.file_name, key: entry.key, text: textOf(entry) };
+    const earlier = earlierOf(entry).filter((text) => text !== line.text);
+    return earlier.length > 0 ? { ...line, earlier } : line;
+  };
+  const wanted = entries.filter((entry) => isCorrected(entry) || earlierOf(entry).length > 0);
+  return wanted.map((entry) => `${JSON.stringify(made(entry))}\n`).join("");
+}
+
+// Corrections in files that were saved before: text files may have them, which a later correction replaces.
+function earlierOf(entry) {
+  return state.earlier.get(identity(entry)) ?? [];
 }
 
 function save() {
@@ -69,6 +81,9 @@ function save() {
   if (!text) return;
   const link = element("a", { href: URL.createObjectURL(new Blob([text], { type: "application/jsonl" })), download: "corrections.jsonl" });
   state.saved = text;
+  for (const entry of entries.filter(isCorrected)) {
+    state.earlier.set(identity(entry), [...new Set([...earlierOf(entry), textOf(entry)])]);
+  }
   keep();
   count();
   link.click();
@@ -98,10 +113,11 @@ function more() {
 
 function count() {
   const corrected = entries.filter(isCorrected).length;
-  const unsaved = corrected && lines() !== state.saved;
+  const text = lines();
+  const unsaved = text !== "" && text !== state.saved;
   field("count").textContent =
-    `${state.shown.length} of ${entries.length} shown` + (corrected ? `, ${corrected} corrected${unsaved ? ", not saved" : ""}.` : ".");
-  field("save").disabled = !corrected;
+    `${state.shown.length} of ${entries.length} shown` + (text ? `, ${corrected} corrected${unsaved ? ", not saved" : ""}.` : ".");
+  field("save").disabled = !text;
 }
 
 // --- a card
