@@ -36,6 +36,7 @@ from sira_cli.core.hooks import Removable, attached_hooks
 from sira_cli.core.indexed import two_choices
 from sira_cli.core.last_rows import LastRows, features_of_late_layers, last_row_inputs, last_rows_only
 from sira_cli.core.masks import Pass, cf_columns, cf_mask, pack_rows, text_rows, valid_rows
+from sira_cli.core.outputs import OF_ALL_ROWS, asked, check_training, show_full_stream
 from sira_cli.core.recurrent import two_states
 from sira_cli.core.rules import contrast, plausible
 from sira_cli.core.streams import OnStep
@@ -51,8 +52,9 @@ def attach(model: nn.Module, config: SiraConfig | None = None, *, on_step: OnSte
 
     Only hooks are used, and the late layers' attention modules get temporary configs. At the end, also after an
     error, the model is as before. A plain forward returns the contrast of the last row, `[B, 1, V]`. Hidden states
-    that `generate` may return contain the rows of both streams in the late layers, and `[2B, 1, d]` after the last
-    one; attentions are those of the full stream. Not for use by several threads at once.
+    and attentions that `generate` and the model return are the full stream's, in the shapes of a run without a fork.
+    Forward hooks of your own on the late layers see the rows of both streams, `[B, q + T, d]`, the full stream's
+    first. Not for use by several threads at once.
 
     Args:
         model: a Hugging Face LVLM with `sdpa` or `eager` attention.
@@ -177,11 +179,12 @@ class Fork:
         q = input_ids.shape[1]
         seen = 0 if cache is None else int(cache.get_seq_length())
         if seen == 0:  # a prompt
+            check_training(model, kwargs)
             self._thread = get_ident()
             if cache is not None:
                 share_layers(cache, self.boundary, self._backbone.mixers)
             self._pass = Pass(q, *self._read_prompt(input_ids, kwargs.get("attention_mask")))
-            self._pass.recorded = any(kwargs.get(name) for name in ("output_hidden_states", "output_attentions"))
+            self._pass.recorded = any(asked(model, kwargs, name) for name in OF_ALL_ROWS)
         elif q == 1:
             self.check_thread()  # before this pass takes the place of another thread's
             self._pass = Pass(q, None, None)
@@ -282,18 +285,21 @@ class Fork:
         return Split(now.q, seen, late.cf.keys, late.cf.values, last=last)  # [B, H, N, D]
 
     def last_rows(self) -> LastRows | None:
-        """Return a prompt's rows that `join` keeps; the last layer need not finish others. None in a step."""
+        """Return a prompt's rows that `join` keeps, if the last layer need not finish others. None in a step."""
         now = self.running()
-        return None if now.cf_rows is None else LastRows(now.q, now.cf_rows.shape[1], self._last_rows)
+        return None if now.cf_rows is None or now.recorded else LastRows(now.q, now.cf_rows.shape[1], self._last_rows)
 
     def join(self, norm: nn.Module, args: tuple[Any, ...]) -> Any:
         """Before the final norm: keep the last rows of each stream, stacked along the batch (Eq. 3)."""
-        hidden, q, rows = args[0], self.running().q, self._last_rows  # [B, q + T, d]
-        h_full, h_cf = hidden[:, q - rows : q], hidden[:, -rows:]  # [B, rows, d]
+        now, hidden, rows = self.running(), args[0], self._last_rows  # [B, q + T, d]
+        if now.recorded:
+            now.normed = norm.forward(hidden[:, : now.q], *args[1:])  # a call would come back to this hook
+        h_full, h_cf = hidden[:, now.q - rows : now.q], hidden[:, -rows:]  # [B, rows, d]
         return (torch.cat([h_full, h_cf], dim=0), *args[1:])  # [2B, rows, d]
 
     def contrast_logits(self, model: nn.Module, args: tuple[Any, ...], output: Any) -> Any:
         """After the model: z_cd = (1 + alpha) z_full - alpha z_cf, in float32 (Eq. 4)."""
+        now = self.running()
         self.end()
         if not hasattr(output, "logits"):
             raise UnsupportedModelError("the model returned a tuple: call it with return_dict=True")
@@ -305,6 +311,7 @@ class Fork:
         if self.config.beta is not None:
             z_cd = plausible(z_cd, z_full, self.config.beta)
         output.logits = z_cd[:, None]  # [B, 1, V]
+        show_full_stream(output, now)
         return output
 
     def check_thread(self) -> None:

@@ -49,6 +49,7 @@ def attached_hooks(model: nn.Module, norm: nn.Module) -> Iterator[list[Removable
     handles: list[Removable] = []
     try:
         handles.append(_one_token_per_pass(model))
+        handles.append(model.register_forward_pre_hook(_refuse_labels, with_kwargs=True))
         yield handles
     finally:
         for handle in handles:
@@ -116,6 +117,14 @@ def _generate(model: Any, generate: Callable[..., Any], *args: Any, **options: A
             "fork: install transformers 5.21 or newer, or leave out num_beams and num_return_sequences"
         )
     return generate(*args, **options)
+
+
+def _refuse_labels(model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    if kwargs.get("labels") is not None:
+        raise UnsupportedModelError(
+            "the model was called with labels, but inside `with attach(...)` it has logits of the next token only, and "
+            "no loss: leave out labels, or leave the block"
+        )
 
 
 def _refuse_batching(*args: Any, **options: Any) -> None:

@@ -113,11 +113,23 @@ class Pass:
     cache: Cache | None = None  # the key/value cache of the request, from layer b on; None without a cache
     streams: Streams = field(init=False)  # all rows of the request so far, from layer b on
     recorded: bool = False  # whether the caller asked for hidden states or attention weights, which need all rows
+    normed: Tensor | None = None  # [B, q, d] the full stream's rows after the final norm, of a recorded prompt
     whole: int | None = None  # rows of the full stream before `keep_last` reduced them to one; None: not reduced
     # the model's tensors (cosines and sines of positions, masks) with their packed versions
     packed: list[tuple[Tensor | None, Any]] = field(default_factory=list)
     # the arguments that late layers were called with, and the same for both streams: most layers share them
     calls: list[tuple[tuple[Any, ...], Any]] = field(default_factory=list)
+
+    @property
+    def texts(self) -> int:
+        """B, the number of texts."""
+        rows = self.streams.rows if self.cf_rows is None else self.cf_rows
+        return rows.shape[0]
+
+    @property
+    def both_rows(self) -> int:
+        """q + T, the number of rows of both streams in a late layer."""
+        return self.q + (1 if self.cf_rows is None else self.cf_rows.shape[1])
 
     def newest(self) -> Tensor:
         """Return the positions of this pass's rows of the CF stream, `[B, T]`."""
@@ -151,8 +163,7 @@ class Pass:
 
     def has_rows(self, rows: object) -> bool:
         """Return whether an argument of a layer has a row per token of the full stream, `[B or 1, q, ...]`."""
-        texts = len(self.streams.rows if self.cf_rows is None else self.cf_rows)  # B, without a tensor for it
-        return has_rows(rows, texts, self.q)
+        return has_rows(rows, self.texts, self.q)
 
     def pack(self, rows: Any) -> Any:
         """Append the CF stream's rows to a tensor with one row per token of the full stream, `[B or 1, q, ...]`.
