@@ -54,7 +54,7 @@ def attach(
         method: a name of `sira_cli.methods.METHODS`, or a method.
         inputs: the processor's output for the B prompts that `generate` will get; for methods whose contrast stream
             is a pass of its own (`vcd`, `text-only`, `m3id`).
-        seed: seed of the noise, for `vcd`.
+        seed: seed of the noise, for `vcd`; each prompt draws its own from it, as if alone.
         on_step: called once per generated token with the logits of both streams; for `sira` and `greedy`.
         **settings: settings of the method, such as noise_step; K and alpha of SIRA belong in `config`.
 
@@ -78,7 +78,7 @@ def attach(
     elif isinstance(decoder, TwoPasses):
         if inputs is None:
             raise SettingsError(f"method {decoder.name} prepares its contrast stream from the prompts: give `inputs`")
-        seeds = [seed + row for row in range(len(inputs["input_ids"]))]
+        seeds = [seed] * len(inputs["input_ids"])  # a row's noise is that of its prompt alone
         branch = decoder.branch_inputs(PromptBatch(_ModelAlone(model, config), inputs, seeds))
         context = decoder.attach(model, config, inputs["input_ids"], branch)
     else:

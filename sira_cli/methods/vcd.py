@@ -130,7 +130,7 @@ def _pictures(inputs: Inputs, pixels: Tensor, image_tokens: list[int], count: in
     elif pixels.ndim == 5:  # [pictures or prompts, tiles, 3, H, W]
         for row in range(len(pixels)):
             tiles = [tile for tile in range(pixels.shape[1]) if bool(pixels[row, tile].any())]
-            yield [(row, tile) for tile in tiles]
+            yield [_unpadded(inputs.get("pixel_attention_mask"), row, tile) for tile in tiles]
     elif len(pixels) == count:  # [pictures, 3, H, W], in the upper left corner where sizes differ
         sizes = inputs.get("image_sizes")
         for row in range(len(pixels)):
@@ -139,6 +139,18 @@ def _pictures(inputs: Inputs, pixels: Tensor, image_tokens: list[int], count: in
     else:  # [tiles of all pictures, 3, H, W], each as many tokens
         for part in _in_proportion(len(pixels), image_tokens):
             yield [(tile,) for tile in range(part.start, part.stop)]
+
+
+def _unpadded(mask: Tensor | None, row: int, tile: int) -> tuple[Any, ...]:
+    """Return the place of a tile, without the padding to the largest of the batch (Idefics 2), below and to the right.
+
+    The mask `[pictures or prompts, tiles, H, W]` is not 0 at pixels of the picture; None: all are.
+    """
+    if mask is None:
+        return row, tile
+    valid = mask[row, tile].bool()  # [H, W]
+    height, width = int(valid.any(dim=1).sum()), int(valid.any(dim=0).sum())
+    return row, tile, slice(None), slice(height), slice(width)
 
 
 def _following(numbers: Sequence[int]) -> Iterator[list[Any]]:

@@ -25,7 +25,18 @@ from sira_cli.pictures.sources import as_picture
 from tests.support import reference_methods as slow
 from tests.support import tiny
 from tests.support.checkpoints import REPRESENTATIVES
-from tests.support.helpers import attached, case_of, decoded, generate, hooks, mostly_slow, stub, under
+from tests.support.helpers import (
+    attached,
+    case_of,
+    decoded,
+    family_prompts,
+    generate,
+    hooks,
+    left_pad,
+    mostly_slow,
+    stub,
+    under,
+)
 from tests.support.records import key_of
 from tests.support.tiny import Tiny
 
@@ -49,6 +60,8 @@ def epsilon(mixed: torch.Tensor, pixels: torch.Tensor) -> torch.Tensor:
 ALL, PATCHES = slice(None), {"image_grid_thw": torch.tensor([[1, 4, 4], [1, 2, 6]])}
 SIZES = {"image_sizes": torch.tensor([[32, 32], [16, 24]])}
 MASK = {"pixel_attention_mask": torch.tensor([[1] * 8, [1] * 8, [1] * 4 + [0] * 4])}
+TWO_SIZES = torch.ones(2, 2, 8, 8)
+TWO_SIZES[1, 0, 6:], TWO_SIZES[1, 0, :, 5:], TWO_SIZES[1, 1] = 0, 0, 0
 # The shape of the pixels, what comes with them, and for each of two prompts its image tokens, the number of its
 # pictures, and the parts that show them; a picture has several parts if it is cut into tiles.
 SHAPES = {
@@ -56,6 +69,10 @@ SHAPES = {
     "a smaller picture": ((2, 3, 32, 32), SIZES, [16, 6], [1, 1], [[0], [(1, ALL, slice(16), slice(24))]]),
     "tiles": ((6, 3, 8, 8), {}, [32, 16], [2, 1], [[0, 1, 2, 3], [4, 5]]),
     "tiles by picture": ((3, 2, 3, 8, 8), {}, [32, 16], [2, 1], [[(0, 0), (0, 1), (1, 0), (1, 1)], [(2, 0), (2, 1)]]),
+    "tiles of two sizes": (
+        *((2, 2, 3, 8, 8), {"pixel_attention_mask": TWO_SIZES}, [32, 8], [1, 1]),
+        [[(0, 0), (0, 1)], [(1, 0, ALL, slice(6), slice(5))]],
+    ),
     "tiles by prompt": ((2, 3, 3, 8, 8), {}, [48, 32], [2, 1], [[(0, 0), (0, 1), (0, 2)], [(1, 0), (1, 1)]]),
     "patches": ((28, 3 * 2 * 64), PATCHES, [4, 3], [1, 1], [[slice(16)], [slice(16, 28)]]),
     "rows of patches": ((3, 8, 12), MASK, [4, 1], [1, 1], [[0, 1], [(2, slice(4))]]),
@@ -76,6 +93,26 @@ def test_each_prompt_draws_the_noise_of_its_pictures_from_its_own_seed_and_paddi
     pixels = torch.rand(shape) * (noise != 0)
     mixed = noised({"pixel_values": pixels, **more}, torch.tensor(tokens), copies, 500, (5, 6), counts)
     torch.testing.assert_close(epsilon(mixed, pixels), noise, atol=1e-5, rtol=1e-5)
+
+
+PADDED = ["LLaVA-1.5", "Pixtral (LLaVA)", "Qwen2.5-VL", "Idefics3", "Gemma 3", "Gemma 4", "LFM2-VL", "InternVL"]
+
+
+@pytest.mark.parametrize("name", PADDED)
+def test_under_attach_a_text_depends_on_no_other_row_of_the_batch(name: str):
+    """Its picture's noise comes from a generator of its own, in any place."""
+    case = case_of(name)
+    singles = family_prompts(name, case)[:2]
+    settings = {"return_dict_in_generate": True, "output_logits": True, "max_new_tokens": 1, "do_sample": False}
+
+    def logits(inputs: dict) -> torch.Tensor:
+        with attach(case.model, method="vcd", inputs=inputs, noise_step=700, beta=1e-6, seed=4):
+            return case.model.generate(**inputs, **settings).logits[0]
+
+    alone = torch.cat([logits(single) for single in singles])
+    for order in ([0, 1], [1, 0]):
+        found = logits(left_pad([singles[place] for place in order]))
+        torch.testing.assert_close(found, alone[order], atol=1e-3, rtol=1e-4)
 
 
 def test_gemma_4_gets_the_noise_of_normalised_pixels():
