@@ -45,10 +45,16 @@ CACHE = _name  # by which models and `generate` take the cache: `past_key_values
 
 def cache_of(args: Args, kwargs: Mapping[str, Any]) -> Any:
     """Return the cache that a module was called with; None without one."""
-    found = {id(each): each for each in (*args, *kwargs.values()) if isinstance(each, Cache)}
-    if len(found) > 1:
-        raise UnsupportedModelError("a layer was called with several caches: the fork does not know which one it fills")
-    return next(iter(found.values()), None)
+    found = None
+    for each in (*args, *kwargs.values()):
+        if not isinstance(each, Cache) or each is found:
+            continue
+        if found is not None:
+            raise UnsupportedModelError(
+                "a layer was called with several caches: the fork does not know which one it fills"
+            )
+        found = each
+    return found
 
 
 def with_cache(kwargs: Mapping[str, Any], cache: Any) -> Kwargs:

@@ -12,18 +12,19 @@ import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any, NamedTuple
-from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor, nn
+from torch.nn.functional import scaled_dot_product_attention
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
 from sira_cli.core.hooks import Removable, Undo
 from sira_cli.core.last_rows import LastRows
-from sira_cli.core.upstream import attention_of, set_attention
+from sira_cli.core.upstream import attention_of, sdpa_attention_forward, set_attention
 from sira_cli.errors import AttachError
 
 _NAME = "sira"
+WIDEST = 256  # width of heads up to which transformers' sdpa lets torch group key/value heads
 
 
 class Split(NamedTuple):
@@ -38,14 +39,19 @@ class Split(NamedTuple):
     last: LastRows | None = None  # the last row of each stream, if only these are needed; None: all rows are
 
 
-# The function that attends in the place of an attached module's own.
-_attending: WeakKeyDictionary[nn.Module, Callable[..., tuple[Tensor, Tensor | None]]] = WeakKeyDictionary()
+# The function that attends in the place of an attached module's own; `restore` of `attend_by` removes it.
+_attending: dict[nn.Module, Callable[..., tuple[Tensor, Tensor | None]]] = {}
 
 
 def two_streams(modules: Mapping[int, Any], split: Callable[[int, Tensor | None], Split]) -> Removable:
     """Let attention modules attend once per stream, until the returned handle is removed."""
     places = {module: index for index, module in modules.items()}
-    return attend_by(places, lambda module, own: partial(_in_each_stream, own, partial(split, places[module])))
+
+    def attending(module: Any, own: Any) -> Any:
+        expand = getattr(module, "expand_kv", None)  # of latent attention
+        return partial(_in_each_stream, own, own is sdpa_attention_forward, expand, partial(split, places[module]))
+
+    return attend_by(places, attending)
 
 
 def attend_by(modules: Iterable[Any], function: Callable[[Any, Any], Any]) -> Removable:
@@ -75,16 +81,19 @@ def _own_attention(module: nn.Module, name: str) -> Any:
 
 
 def _attend(module: Any, *args: Any, **kwargs: Any) -> tuple[Tensor, Tensor | None]:
-    if module not in _attending:
+    attending = _attending.get(module)
+    if attending is None:
         raise AttachError(
             "this model was copied inside `with attach(...)`, and the copy belongs to no decoder: copy the model "
             "before the block, or after it"
         )
-    return _attending[module](module, *args, **kwargs)
+    return attending(module, *args, **kwargs)
 
 
 def _in_each_stream(
     attend: Any,
+    sdpa: bool,
+    expand: Any,
     split: Callable[[Tensor | None], Split],
     module: Any,
     query: Tensor,
@@ -94,6 +103,7 @@ def _in_each_stream(
     **kwargs: Any,
 ) -> tuple[Tensor, Tensor | None]:
     """Attend within each stream: `query [B, H, q + T, D]` -> `[B, q + T, H, D]`, and the full stream's weights."""
+    # expand: the cache of latent attention holds compressed rows, common to all heads
     q, cf_mask, cf_keys, cf_values, cf_columns, last = split(attention_mask)
     streams = q, query.shape[2] - q
     full_query, cf_query = query.split_with_sizes(streams, 2)
@@ -102,8 +112,8 @@ def _in_each_stream(
     elif cf_keys is None or cf_values is None:
         key, cf_keys = key.split_with_sizes(streams, 2)
         value, cf_values = value.split_with_sizes(streams, 2)
-    elif hasattr(module, "expand_kv"):  # latent attention: the cache holds compressed rows, common to all heads
-        cf_keys, cf_values = module.expand_kv(cf_keys, cf_values)
+    elif expand is not None:
+        cf_keys, cf_values = expand(cf_keys, cf_values)
     if attention_mask is not None:  # a sliding window's mask has no columns before the window
         window = attention_mask.shape[-1]
         key, value = key[:, :, -window:], value[:, :, -window:]
@@ -114,9 +124,34 @@ def _in_each_stream(
         full_query, cf_query = full_query[:, :, -1:], cf_query[:, :, -1:]  # [B, H, 1, D]
         attention_mask, cf_mask = (None if mask is None else mask[:, :, -1:] for mask in (attention_mask, cf_mask))
     full, weights = attend(module, full_query, key, value, attention_mask, **kwargs)
-    cf, _ = attend(module, cf_query, cf_keys, cf_values, cf_mask, **kwargs)
+    if sdpa and streams == (1, 1) and (cf_mask is None or cf_mask.shape[1] == 1):
+        cf = _one_row(cf_query, cf_keys, cf_values, cf_mask, **kwargs)
+    else:
+        cf, _ = attend(module, cf_query, cf_keys, cf_values, cf_mask, **kwargs)
     rows = torch.cat([full, cf], dim=1)
     return rows if last is None else last.put_back(rows), weights
+
+
+def _one_row(
+    query: Tensor,
+    keys: Tensor,
+    values: Tensor,
+    mask: Tensor | None,
+    dropout: float = 0.0,
+    scaling: float | None = None,
+    **unused: Any,
+) -> Tensor:
+    """Attend with one row, `[B, H, 1, D]` -> `[B, 1, H, D]`, as transformers' sdpa does, but without its questions.
+
+    Torch itself groups heads that share keys, or they are the rows of one head.
+    """
+    batch, heads, _, width = query.shape
+    shared = keys.shape[1]
+    grouped = shared != heads and mask is None and width == values.shape[3] <= WIDEST
+    if shared != heads and not grouped:
+        query = query.reshape(batch, shared, heads // shared, width)
+    rows = scaled_dot_product_attention(query, keys, values, mask, dropout, scale=scaling, enable_gqa=grouped)
+    return rows.reshape(batch, heads, 1, -1).transpose(1, 2)
 
 
 def _columns(stored: Tensor, columns: Tensor) -> Tensor:

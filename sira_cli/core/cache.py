@@ -75,34 +75,43 @@ class LateLayer(LateRows, RoomyLayer):
 
     def update(self, key_states: Tensor, value_states: Tensor, *args: Any, **kwargs: Any) -> tuple[Tensor, Tensor]:
         """Append `[B, H, q + T, D]`, the full stream's rows first; return all of the full stream, `[B, H, N, D]`."""
-        new = self.streams.full_rows - self.get_seq_length(), self.streams.cf_rows - self.cf.get_seq_length()
+        streams = self.streams
+        own: Any = self
+        filled = self.is_initialized and bool(own.keys.numel())
+        columns = own.keys.shape[2] if filled else 0
+        cf_columns = own.cf.keys.shape[2] if filled else 0
+        new = streams.prompt + streams.steps - columns, streams.rows.shape[1] + streams.steps - cf_columns
         if key_states.shape[2] != sum(new):
             raise AttachError(
                 f"{key_states.shape[2]} rows arrived at a late layer's cache, not {new[0]} and {new[1]} of the two "
                 "streams: a cache filled inside `with attach(...)` cannot be used outside of it"
             )
-        if new == (1, 1) and self.is_initialized:  # a decoding step
-            self.keys, self.cf.keys = self._extended("keys", self.keys, self.cf.keys, key_states)
-            self.values, self.cf.values = self._extended("values", self.values, self.cf.values, value_states)
-            return self.keys, self.values
+        if new == (1, 1) and filled:  # a decoding step
+            self._append({"keys": key_states, "values": value_states})
+            return own.keys, own.values
         full_keys, cf_keys = key_states.split_with_sizes(new, 2)
         full_values, cf_values = value_states.split_with_sizes(new, 2)
         self.cf.update(cf_keys, cf_values)
         return super().update(full_keys, full_values, *args, **kwargs)
 
-    def _extended(self, name: str, full: Any, cf: Any, rows: Tensor) -> tuple[Tensor, Tensor]:
+    def _append(self, new: dict[str, Tensor]) -> None:
         """Append a row to each stream, `[B, H, 2, D]`, with one copy: both are in one tensor, the CF stream last."""
-        column, cf_columns = full.shape[2], cf.shape[2]
-        used, cf_used, room, start = self._both.get(name, (None, None, rows, 0))  # start: first column of the CF stream
-        if used is not full or cf_used is not cf or column == start or start + cf_columns == room.shape[2]:
-            start = column + ROOM
-            room = rows.new_empty(*rows.shape[:2], start + cf_columns + ROOM, rows.shape[3])
-            room[:, :, :column], room[:, :, start : start + cf_columns] = full, cf
-        cf_column = start + cf_columns
-        room[:, :, column : cf_column + 1 : cf_column - column] = rows
-        used, cf_used = room[:, :, : column + 1], room[:, :, start : cf_column + 1]
-        self._both[name] = used, cf_used, room, start
-        return used, cf_used
+        for name, rows in new.items():
+            full = getattr(self, name)
+            cf = getattr(self.cf, name)
+            column, cf_columns = full.shape[2], cf.shape[2]
+            # start: first column of the CF stream
+            used, cf_used, room, start = self._both.get(name, (None, None, rows, 0))
+            if used is not full or cf_used is not cf or column == start or start + cf_columns == room.shape[2]:
+                start = column + ROOM
+                room = rows.new_empty(*rows.shape[:2], start + cf_columns + ROOM, rows.shape[3])
+                room[:, :, :column], room[:, :, start : start + cf_columns] = full, cf
+            cf_column = start + cf_columns
+            room[:, :, column : cf_column + 1 : cf_column - column] = rows
+            used, cf_used = room[:, :, : column + 1], room[:, :, start : cf_column + 1]
+            self._both[name] = used, cf_used, room, start
+            setattr(self, name, used)
+            setattr(self.cf, name, cf_used)
 
 
 class LateSharedLayer(DummyLayer):

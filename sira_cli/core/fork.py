@@ -32,9 +32,9 @@ from sira_cli.core.attention import Split, scaled_by_column, two_streams
 from sira_cli.core.cache import known_streams, open_streams, share_layers
 from sira_cli.core.config import SiraConfig
 from sira_cli.core.families import ROW_ARGUMENTS, check_row_arguments, fork_place, untested
-from sira_cli.core.hooks import Removable, attached_hooks
+from sira_cli.core.hooks import Removable, Undo, attached_hooks
 from sira_cli.core.indexed import two_choices
-from sira_cli.core.last_rows import LastRows, features_of_late_layers, last_row_inputs, last_rows_only
+from sira_cli.core.last_rows import LastRows, LastRowsOnly, features_of_late_layers, last_row_inputs
 from sira_cli.core.masks import Pass, cf_columns, cf_mask, pack_rows, text_rows, valid_rows
 from sira_cli.core.outputs import OF_ALL_ROWS, asked, check_training, show_full_stream
 from sira_cli.core.recurrent import two_states
@@ -127,6 +127,7 @@ class Fork:
         self.late_layers = backbone.decoder_layers[self.boundary :]
         self._mixers = backbone.mixers[self.boundary :]
         self._sharing = [layer for layer, mixer in enumerate(backbone.mixers) if mixer.keys_from != layer]
+        self._last_layer = LastRowsOnly(backbone.after_keys)
         self._drops_rows = backbone.few_queries and last_rows == 1
         self._pass: Pass | None = None  # only while the model runs
 
@@ -144,7 +145,7 @@ class Fork:
         )
         yield from two_choices([mixer.module for mixer in self._mixers if mixer.indexed], self.running)
         yield from two_states([mixer.module for mixer in self._mixers if mixer.recurrent], self.running)
-        yield from last_rows_only(self._backbone.after_keys, self.last_rows)
+        yield Undo(self._last_layer.end)
         yield from scaled_by_column([mixer.module for mixer in self._mixers], self.columns)
         yield self.norm.register_forward_pre_hook(self.join)
         yield self.model.register_forward_hook(self.contrast_logits)
@@ -178,6 +179,8 @@ class Fork:
         cache: Cache | None = cache_of(args, kwargs)
         q = input_ids.shape[1]
         seen = 0 if cache is None else int(cache.get_seq_length())
+        if self._last_layer.handles:  # an error ended the last prompt
+            self._last_layer.end()
         if seen == 0:  # a prompt
             check_training(model, kwargs)
             self._thread = get_ident()
@@ -186,7 +189,8 @@ class Fork:
             self._pass = Pass(q, *self._read_prompt(input_ids, kwargs.get("attention_mask")))
             self._pass.recorded = any(asked(model, kwargs, name) for name in OF_ALL_ROWS)
         elif q == 1:
-            self.check_thread()  # before this pass takes the place of another thread's
+            if self._thread != get_ident():  # before this pass takes the place of another thread's
+                raise _other_thread()
             self._pass = Pass(q, None, None)
         else:
             raise UnsupportedModelError(
@@ -230,6 +234,7 @@ class Fork:
             else:
                 args = (LastRows(now.q, now.cf_rows.shape[1], 1).take(args[0]), *args[1:])  # [B, 2, d]
             now.keep_last()
+            self._last_layer.end()
         return None if now.whole is None else last_row_inputs(layer, now, args, kwargs)
 
     def open(self, now: Pass, kwargs: dict[str, Any]) -> None:
@@ -241,6 +246,7 @@ class Fork:
         else:
             now.streams = known_streams(now.cache, self.boundary)
             now.streams.steps += 1
+        now.texts = now.streams.rows.shape[0]
 
     def fork_streams(self, layer: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Before layer b: append the CF stream's rows to h^b (Algorithm 1, lines 5-6 and 13-14)."""
@@ -253,6 +259,9 @@ class Fork:
             )
         if now.whole is None:
             self.open(now, kwargs)
+        rows = None if now.cf_rows is None else self.last_rows()
+        if rows is not None:
+            self._last_layer.begin(rows)
         if hidden.ndim == 4:  # AltUp keeps several hidden states per row, [A, B, q, d]
             packed = torch.stack([pack_rows(each, now.cf_rows) for each in hidden])
         else:
@@ -265,17 +274,23 @@ class Fork:
         for known, both in now.calls:  # most layers share theirs
             if len(known) == len(given) and all(map(operator.is_, known, given)):
                 return (*args[:1], *both[0]), both[1]
-        check_row_arguments(layer, args[1:], kwargs, now.has_rows)
-        packed = {name: now.pack(kwargs[name]) for name in ROW_ARGUMENTS if name in kwargs}
-        both = tuple(map(now.pack, args[1:])), {**kwargs, **packed}
+        if now.cf_rows is not None:  # a prompt: in a step anything may look like one row per token
+            check_row_arguments(layer, args[1:], kwargs, now.has_rows)
+        packed = dict(kwargs)
+        for name in ROW_ARGUMENTS:
+            if name in kwargs:
+                packed[name] = now.pack(kwargs[name])
+        both = tuple(map(now.pack, args[1:])), packed
         now.calls.append((given, both))
         return (*args[:1], *both[0]), both[1]
 
     def split_attention(self, late_layer: int, mask: Tensor | None) -> Split:
         """Inside attention of layer b + `late_layer`: the CF stream's mask, keys and values."""
         now = self.running()
-        seen = now.once(mask, lambda: cf_mask(mask, now.streams, now.newest(), self.visible_cf_rows(now)))
-        last = self.last_rows() if late_layer == self._few_queries_in else None
+        if id(mask) not in now.packed:
+            now.packed[id(mask)] = mask, self._cf_mask(mask, now)
+        seen = now.packed[id(mask)][1]
+        last = self.last_rows() if late_layer == self._few_queries_in and now.cf_rows is not None else None
         source = self._mixers[late_layer].keys_from
         if source < self.boundary:  # a shared layer: the CF stream's keys are some of the full stream's
             return Split(now.q, seen, cf_columns=cf_columns(mask, now.streams), last=last)
@@ -283,6 +298,13 @@ class Fork:
             return Split(now.q, seen, last=last)
         late: Any = now.cache.layers[source]
         return Split(now.q, seen, late.cf.keys, late.cf.values, last=last)  # [B, H, N, D]
+
+    def _cf_mask(self, mask: Tensor | None, now: Pass) -> Tensor | None:
+        """Return the CF stream's mask for a mask of the model; None: causal, all rows seen."""
+        visible = self.visible_cf_rows(now)
+        if mask is None and visible is None and now.streams.live is None:
+            return None
+        return cf_mask(mask, now.streams, now.newest(), visible)
 
     def last_rows(self) -> LastRows | None:
         """Return a prompt's rows that `join` keeps, if the last layer need not finish others. None in a step."""
@@ -292,6 +314,8 @@ class Fork:
     def join(self, norm: nn.Module, args: tuple[Any, ...]) -> Any:
         """Before the final norm: keep the last rows of each stream, stacked along the batch (Eq. 3)."""
         now, hidden, rows = self.running(), args[0], self._last_rows  # [B, q + T, d]
+        if now.cf_rows is not None:
+            self._last_layer.end()
         if now.recorded:
             now.normed = norm.forward(hidden[:, : now.q], *args[1:])  # a call would come back to this hook
         h_full, h_cf = hidden[:, now.q - rows : now.q], hidden[:, -rows:]  # [B, rows, d]
@@ -300,7 +324,7 @@ class Fork:
     def contrast_logits(self, model: nn.Module, args: tuple[Any, ...], output: Any) -> Any:
         """After the model: z_cd = (1 + alpha) z_full - alpha z_cf, in float32 (Eq. 4)."""
         now = self.running()
-        self.end()
+        self._pass = None
         if not hasattr(output, "logits"):
             raise UnsupportedModelError("the model returned a tuple: call it with return_dict=True")
         z = output.logits[:, -1].float()  # [2B, V]
@@ -310,21 +334,14 @@ class Fork:
             self._on_step(Step(z_full, z_cf, z_cd))
         if self.config.beta is not None:
             z_cd = plausible(z_cd, z_full, self.config.beta)
-        output.logits = z_cd[:, None]  # [B, 1, V]
+        output["logits"] = z_cd[:, None]  # [B, 1, V]
         show_full_stream(output, now)
         return output
 
-    def check_thread(self) -> None:
-        """Check that the pass is still the one of this thread."""
-        if self._thread != get_ident():
-            raise AttachError(
-                "another thread called the model inside the same `with attach(...)`: threads that share a model must "
-                "take turns, with their own lock, or generate together as one batch"
-            )
-
     def running(self) -> Pass:
-        """Return the pass under way."""
-        self.check_thread()
+        """Return the pass under way, which is still the one of this thread."""
+        if self._thread != get_ident():
+            raise _other_thread()
         if self._pass is None:
             raise AttachError(
                 "a part of the model was called by itself inside `with attach(...)`: call, and attach, the whole "
@@ -335,3 +352,10 @@ class Fork:
     def end(self) -> None:
         """Forget the pass: the model has run."""
         self._pass = None
+
+
+def _other_thread() -> AttachError:
+    return AttachError(
+        "another thread called the model inside the same `with attach(...)`: threads that share a model must take "
+        "turns, with their own lock, or generate together as one batch"
+    )

@@ -17,10 +17,12 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from sira_cli.core.arguments import mask_name
+from sira_cli.core.arguments import mask_name, parameters
 from sira_cli.core.families import ROW_ARGUMENTS, Backbone
 from sira_cli.core.hooks import Removable
 from sira_cli.core.masks import Pass, pack_rows
+
+FEATURES = "deepstack_features"  # the argument by which a text stack takes features to add in front of its layers
 
 
 @dataclass(frozen=True)
@@ -52,20 +54,34 @@ def last_row_inputs(layer: nn.Module, now: Pass, args: tuple[Any, ...], kwargs: 
     return (*args[:1], *map(now.last, args[1:])), {**kwargs, **rows}
 
 
-def last_rows_only(modules: Sequence[nn.Module], last: Callable[[], LastRows | None]) -> Iterator[Removable]:
-    """Run only the last rows through modules that treat each row by itself; yield the handle of each hook."""
+class LastRowsOnly:
+    """Hooks by which only a prompt's last rows go through modules that treat each row by itself.
 
-    def take(module: nn.Module, args: tuple[Any, ...]) -> tuple[Tensor] | None:
-        rows = last()
-        return None if rows is None else (rows.take(args[0]),)
+    They are there while a prompt runs: in a decoding step they would cost time and do nothing. Hooks of others see
+    the last rows before such a module, and all rows after it.
+    """
 
-    def put_back(module: nn.Module, args: tuple[Any, ...], output: Tensor) -> Tensor | None:
-        rows = last()
-        return None if rows is None else rows.put_back(output)
+    def __init__(self, modules: Sequence[nn.Module]) -> None:
+        self._modules = modules
+        self.handles: list[Removable] = []
 
-    for module in modules:
-        yield module.register_forward_pre_hook(take)
-        yield module.register_forward_hook(put_back)
+    def begin(self, rows: LastRows) -> None:
+        """Put the hooks on."""
+
+        def take(module: nn.Module, args: tuple[Any, ...]) -> tuple[Tensor]:
+            return (rows.take(args[0]),)
+
+        def put_back(module: nn.Module, args: tuple[Any, ...], output: Tensor) -> Tensor:
+            return rows.put_back(output)
+
+        for module in self._modules:
+            self.handles.append(module.register_forward_pre_hook(take, prepend=True))
+            self.handles.append(module.register_forward_hook(put_back, prepend=True))
+
+    def end(self) -> None:
+        """Remove them, if they are there."""
+        while self.handles:
+            self.handles.pop().remove()
 
 
 def features_of_late_layers(backbone: Backbone, boundary: int, running: Callable[[], Pass]) -> Iterator[Removable]:
@@ -76,15 +92,17 @@ def features_of_late_layers(backbone: Backbone, boundary: int, running: Callable
     """
     late: dict[int, Tensor] = {}  # while a prompt runs
     masks: list[Tensor] = []
+    if FEATURES not in parameters(type(backbone.decoder).forward):
+        return
 
     def take(decoder: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        features = kwargs.get("deepstack_features") or {}
+        features = kwargs.get(FEATURES) or {}
         late.clear()
         late.update({layer: rows for layer, rows in features.items() if layer > boundary})
         masks[:] = [kwargs["vision_mask"]] if late else []
         if not late:
             return None
-        return args, {**kwargs, "deepstack_features": {key: rows for key, rows in features.items() if key not in late}}
+        return args, {**kwargs, FEATURES: {key: rows for key, rows in features.items() if key not in late}}
 
     def add(layer: int, module: nn.Module, args: tuple[Any, ...]) -> Any:
         if layer not in late:

@@ -115,16 +115,12 @@ class Pass:
     recorded: bool = False  # whether the caller asked for hidden states or attention weights, which need all rows
     normed: Tensor | None = None  # [B, q, d] the full stream's rows after the final norm, of a recorded prompt
     whole: int | None = None  # rows of the full stream before `keep_last` reduced them to one; None: not reduced
-    # the model's tensors (cosines and sines of positions, masks) with their packed versions
-    packed: list[tuple[Tensor | None, Any]] = field(default_factory=list)
+    texts: int = 0  # B, from layer b on
+    # the model's tensors (cosines and sines of positions, masks) with their packed versions; an entry keeps its
+    # tensor, so that no other one gets its id
+    packed: dict[int, tuple[Tensor | None, Any]] = field(default_factory=dict)
     # the arguments that late layers were called with, and the same for both streams: most layers share them
     calls: list[tuple[tuple[Any, ...], Any]] = field(default_factory=list)
-
-    @property
-    def texts(self) -> int:
-        """B, the number of texts."""
-        rows = self.streams.rows if self.cf_rows is None else self.cf_rows
-        return rows.shape[0]
 
     @property
     def both_rows(self) -> int:
@@ -172,14 +168,19 @@ class Pass:
         """
         if isinstance(rows, tuple):
             return tuple(map(self.pack, rows))
-        if not self.has_rows(rows):
+        if not has_rows(rows, self.texts, self.q):
             return rows
-        return self.once(rows, lambda: pack_rows(rows, self.cf_rows))
+        known = self.packed.get(id(rows))
+        if known is None:
+            # A step's one row takes part in both streams: for it no more calls than needed.
+            known = rows, torch.cat([rows, rows], 1) if self.cf_rows is None else pack_rows(rows, self.cf_rows)
+            self.packed[id(rows)] = known
+        return known[1]
 
     def once(self, source: Tensor | None, pack: Callable[[], Any]) -> Any:
         """Return `source`, packed once by `pack`: layers share masks and embeddings."""
-        for known, packed in self.packed:
-            if known is source:
-                return packed
-        self.packed.append((source, pack()))
-        return self.packed[-1][1]
+        known = self.packed.get(id(source))
+        if known is None:
+            known = source, pack()
+            self.packed[id(source)] = known
+        return known[1]

@@ -7,6 +7,7 @@ from typing import Any
 
 from torch import Tensor
 from transformers import GenerationConfig, cache_utils
+from transformers.integrations.sdpa_attention import sdpa_attention_forward as sdpa_attention_forward
 
 if hasattr(cache_utils, "DummyLayer"):
     DummyLayer = cache_utils.DummyLayer
