@@ -157,12 +157,13 @@ def _token_id(token: str | int, tokenizer: Tokenizer | None) -> int:
 
 def _config_image_tokens(model_config: object) -> list[int]:
     """Return the ids that the config names: the image token, then the video token."""
-    found: list[int] = []
-    for kind in ("image", "video"):
-        values = [getattr(model_config, f"{kind}_token_{name}", None) for name in ("id", "index")]
-        found += [value for value in values if isinstance(value, int) and (kind == "image" or found)][:1]
-    if found:
-        return list(dict.fromkeys(found))
+    for config in (model_config, getattr(model_config, "vision_config", None)):  # the second: Phi-4-multimodal
+        found: list[int] = []
+        for kind in ("image", "video"):
+            values = [getattr(config, f"{kind}_token_{name}", None) for name in ("id", "index")]
+            found += [value for value in values if isinstance(value, int) and (kind == "image" or found)][:1]
+        if found:
+            return list(dict.fromkeys(found))
     raise ImageTokenError(
         f"{type(model_config).__name__} names no image token (image_token_id). "
         "Give a rule: image_tokens with ids, tokens or between."

@@ -84,6 +84,7 @@ WHOLE = [[2, 3, 8], [0, 9]]
     [
         *((rule, CONFIG, WHOLE) for rule in (ImageTokens(), ImageTokens(ids=[PAD]), ImageTokens(tokens=("<image>",)))),
         (ImageTokens(), SimpleNamespace(image_token_index=9), [[10], [10]]),  # the older name
+        (ImageTokens(), hf.Phi4MultimodalConfig(vision_config={"image_token_id": 9}), [[10], [10]]),
         (ImageTokens(from_config=True, ids=(7,)), CONFIG, [[2, 3, 5, 8], [0, 7, 9]]),
         (ImageTokens(ids=(START,)), CONFIG, [[1, 7]]),  # given ids replace the config's
         (ImageTokens(between=Between(START, END)), CONFIG, [[2, 3, 8]]),
