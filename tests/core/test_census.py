@@ -55,6 +55,18 @@ def test_types_that_transformers_breaks_fail_without_a_fork_too(kind: str | None
         pass
 
 
+# docs/models.md names them.
+WITHOUT_BEAMS = ["cohere_compass", "cosmos3_omni", "fuyu", "granite_docling", "qwen3_omni_moe_thinker", "qwen3_vl_moe"]
+
+
+@pytest.mark.skipif(not hf.__version__.startswith("5.24"), reason="the page tells of transformers 5.24")
+@pytest.mark.parametrize("kind", WITHOUT_BEAMS)
+def test_types_whose_own_beams_end_in_an_error(kind: str):
+    case = case_of(kind)
+    with pytest.raises((IndexError, ValueError), match=r"out of range|do not match"):
+        case.model.generate(**case.inputs, max_new_tokens=2, num_beams=2)
+
+
 @pytest.mark.parametrize("kind", BUILT)
 def test_exact_types(kind: str):
     """All kinds of layers, and the whole grid of K and alpha, are in test_conformance.py."""
