@@ -16,6 +16,7 @@ from transformers import __version__ as transformers_version
 
 from sira_cli.core.arguments import cache_name, mask_name, parameters
 from sira_cli.core.census import BROKEN, EXACT, OWN_STACKS, REFUSED, REFUSED_STACKS, STACKS, UNSETTLED
+from sira_cli.core.compiled import check_uncompiled
 from sira_cli.core.upstream import attention_of
 from sira_cli.errors import SettingsError, UnsupportedModelError
 
@@ -124,6 +125,10 @@ def find_backbone(model: Any) -> Backbone:
             f"{name} wraps the model: attach `model.get_base_model()`, and generate with either; or merge the adapter "
             "for good (`model.merge_and_unload()`)"
         )
+    if isinstance(getattr(model, "module", None), nn.Module) and hasattr(model.module, "get_decoder"):
+        raise UnsupportedModelError(  # DataParallel, DistributedDataParallel and others
+            f"{name} wraps the model: attach `model.module`, and generate with that"
+        )
     config: Any = getattr(model, "config", None)
     if config is None or not hasattr(model, "get_decoder"):
         raise UnsupportedModelError(
@@ -132,6 +137,7 @@ def find_backbone(model: Any) -> Backbone:
     if model.get_output_embeddings() is None:
         raise UnsupportedModelError(f"{name} has no output head: attach the whole model, whose `generate` you call")
     check_config(config, name)
+    check_uncompiled(model)  # first: a compiled layer also has other names
 
     decoder = text_stack(model)
     layers = getattr(decoder, "layers", None)

@@ -38,6 +38,7 @@ from sira_cli.core.last_rows import LastRows, LastRowsOnly, features_of_late_lay
 from sira_cli.core.masks import Pass, cf_columns, cf_mask, pack_rows, text_rows, valid_rows
 from sira_cli.core.outputs import OF_ALL_ROWS, asked, check_training, show_full_stream
 from sira_cli.core.recurrent import two_states
+from sira_cli.core.reusable import reusable
 from sira_cli.core.rules import contrast, plausible
 from sira_cli.core.streams import OnStep
 from sira_cli.core.streams import Step as Step  # also public here
@@ -46,7 +47,7 @@ from sira_cli.errors import AttachError, ImageTokenError, UnsupportedModelError,
 _WARNED: WeakSet[nn.Module] = WeakSet()  # models of untested families; Python's own `once` is per module
 
 
-@contextmanager
+@reusable
 def attach(model: nn.Module, config: SiraConfig | None = None, *, on_step: OnStep | None = None) -> Iterator[Fork]:
     """Decode `model` with SIRA inside this context: every `model.generate(...)` picks from z_cd.
 
@@ -54,7 +55,7 @@ def attach(model: nn.Module, config: SiraConfig | None = None, *, on_step: OnSte
     error, the model is as before. A plain forward returns the contrast of the last row, `[B, 1, V]`. Hidden states
     and attentions that `generate` and the model return are the full stream's, in the shapes of a run without a fork.
     Forward hooks of your own on the late layers see the rows of both streams, `[B, q + T, d]`, the full stream's
-    first. Not for use by several threads at once.
+    first. Not for use by several threads at once. One `attach(...)` serves several blocks, one after the other.
 
     Args:
         model: a Hugging Face LVLM with `sdpa` or `eager` attention.
@@ -113,7 +114,7 @@ class Fork:
                 f"{type(model).__name__} has the structure that SIRA needs, but {untested(model)}; "
                 "check results with alpha = 0",
                 UntestedModelWarning,
-                stacklevel=4,
+                stacklevel=5,  # this, `attach`, contextlib, `Reusable`, and the line with `with attach(...)`
             )
         self.norm = backbone.norm
         self.image: Tensor | None = None

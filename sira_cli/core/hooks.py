@@ -14,6 +14,7 @@ import transformers
 from torch import nn
 
 from sira_cli.core.census import MIXED_BEAMS
+from sira_cli.core.compiled import check_uncompiled
 from sira_cli.errors import AttachError, UnsupportedModelError
 
 
@@ -49,24 +50,12 @@ def attached_hooks(model: nn.Module, norm: nn.Module) -> Iterator[list[Removable
     handles: list[Removable] = []
     try:
         handles.append(_one_token_per_pass(model))
-        handles.append(model.register_forward_pre_hook(_refuse_labels, with_kwargs=True))
+        handles.append(model.register_forward_pre_hook(_check_call, with_kwargs=True))
         yield handles
     finally:
         for handle in handles:
             handle.remove()
         _attached.discard(norm)
-
-
-def check_uncompiled(model: nn.Module) -> None:
-    """Check that no part of the model is compiled: compiled code may leave out hooks, or keep removed ones."""
-    for part in model.modules():
-        own: Any = part  # torch.compile(model), model.compile(), and model.forward = torch.compile(model.forward)
-        forward = vars(part).get("forward")
-        if "_orig_mod" in part._modules or own._compiled_call_impl or hasattr(forward, "_torchdynamo_orig_callable"):
-            raise UnsupportedModelError(
-                f"{type(part).__name__} is compiled, so hooks in it cannot be relied on: attach to the model as it was "
-                "loaded, without torch.compile"
-            )
 
 
 def _one_token_per_pass(model: nn.Module) -> Undo:
@@ -119,7 +108,10 @@ def _generate(model: Any, generate: Callable[..., Any], *args: Any, **options: A
     return generate(*args, **options)
 
 
-def _refuse_labels(model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+def _check_call(model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    ids = kwargs.get("input_ids")
+    if ids is None or ids.shape[1] != 1:  # a prompt
+        check_uncompiled(model)  # again: parts may have been compiled since the block began
     if kwargs.get("labels") is not None:
         raise UnsupportedModelError(
             "the model was called with labels, but inside `with attach(...)` it has logits of the next token only, and "

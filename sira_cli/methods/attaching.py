@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -13,6 +13,7 @@ from torch import Tensor
 
 from sira_cli.core import fork
 from sira_cli.core.config import SiraConfig
+from sira_cli.core.reusable import reusable
 from sira_cli.errors import GenerationSettingsWarning, SettingsError
 from sira_cli.methods import find, require
 from sira_cli.methods.base import Ability, Method, PromptBatch, TwoPasses
@@ -30,7 +31,7 @@ _GREEDY |= dict.fromkeys(("forced_eos_token_id", "exponential_decay_length_penal
 _OF_SAMPLING = ("temperature", "top_k", "top_p", "min_p")
 
 
-@contextmanager
+@reusable
 def attach(
     model: Any,
     config: SiraConfig | None = None,
@@ -113,8 +114,8 @@ def obeyed(generation: Any) -> dict[str, Any]:
 
 @functools.cache  # Python's own `once` forgets whenever the filters change, as in torch
 def _warn_once(text: str) -> None:
-    # The 5 levels: this, its caller, `attach`, contextlib, and the line with `with attach(...)`.
-    warnings.warn(text, GenerationSettingsWarning, stacklevel=5)
+    # The 6 levels: this, its caller, `attach`, contextlib, `Reusable`, and the line with `with attach(...)`.
+    warnings.warn(text, GenerationSettingsWarning, stacklevel=6)
 
 
 class _ModelAlone:

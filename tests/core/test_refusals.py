@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 import transformers as hf
-from torch import nn
+from torch import distributed, nn
 
 from sira_cli import attach as attach_method
 from sira_cli.core.arguments import CACHE
@@ -37,6 +37,15 @@ def in_peft(model: Any) -> nn.Module:
     return outer
 
 
+def a_compiled_layer(model: Any) -> None:
+    layers = model.get_decoder().layers
+    layers[4] = torch.compile(layers[4], backend="eager")
+
+
+def compiled_in_place(model: Any) -> None:
+    model.get_decoder().layers[4].compile(backend="eager")
+
+
 COMPILED = r"is compiled, .* attach to the model as it was loaded"  # nothing is: the first call would do it
 
 
@@ -51,12 +60,14 @@ COMPILED = r"is compiled, .* attach to the model as it was loaded"  # nothing is
             lambda model: setattr(model.get_decoder().config, "_attn_implementation", "flash_attention_2"),
             *(1, UnsupportedModelError, "flash_attention_2.*'sdpa'"),
         ),
+        (nn.DataParallel, 1, UnsupportedModelError, r"DataParallel wraps the model: attach `model\.module`"),
         (in_peft, 1, UnsupportedModelError, r"attach `model\.get_base_model\(\)`"),
         (lambda model: None, tiny.LAYERS, SettingsError, r"k must be 1\.\.5"),
         (lambda model: tiny.qwen("3").model, 4, SettingsError, r"DeepStack.*k must be at most 3"),
         (lambda model: torch.compile(model, backend="eager"), 1, UnsupportedModelError, COMPILED),
         (lambda model: model.compile(backend="eager"), 1, UnsupportedModelError, COMPILED),
-        (lambda model: model.get_decoder().layers[4].compile(backend="eager"), 1, UnsupportedModelError, COMPILED),
+        (a_compiled_layer, 1, UnsupportedModelError, COMPILED),
+        (compiled_in_place, 1, UnsupportedModelError, COMPILED),
         (
             lambda model: setattr(model, "forward", torch.compile(model.forward, backend="eager")),
             *(1, UnsupportedModelError, COMPILED),
@@ -75,6 +86,52 @@ def test_what_cannot_be_attached(change, k, error, reason):
     if reason == COMPILED:
         with pytest.raises(error, match=reason), attach_method(model, method="dola"):
             pass
+
+
+def test_a_model_in_distributed_data_parallel():
+    """The real class, in a group of one process."""
+    model = tiny.llava().model
+    model.lm_head.weight.requires_grad_(True)
+    distributed.init_process_group("gloo", store=distributed.HashStore(), rank=0, world_size=1)
+    try:
+        wrapped = nn.parallel.DistributedDataParallel(model)
+        with pytest.raises(UnsupportedModelError, match=r"attach `model\.module`"), attach(wrapped):
+            pass
+        with attach(wrapped.module):
+            pass
+    finally:
+        distributed.destroy_process_group()
+
+
+@pytest.mark.parametrize("compile_layer", [a_compiled_layer, compiled_in_place])
+@pytest.mark.parametrize("method", ["sira", "dola"])
+def test_layers_that_are_compiled_inside_the_block(method: str, compile_layer):
+    """Compiled code need not call hooks, which are put on already."""
+    case = tiny.llava()
+    with attach_method(case.model, method=method):
+        generate(case.model, case.inputs)
+        compile_layer(case.model)
+        with pytest.raises(UnsupportedModelError, match=COMPILED):
+            generate(case.model, case.inputs)
+        with pytest.raises(UnsupportedModelError, match=COMPILED):
+            case.model(**case.inputs)
+
+
+@pytest.mark.parametrize("attaching", [attach, attach_method])
+def test_one_attach_serves_several_blocks_but_not_one_inside_another(llava: tiny.Tiny, attaching):
+    plain, before = generate(llava.model, llava.inputs), hooks(llava.model)
+    context, texts = attaching(llava.model, SiraConfig(k=3, alpha=3.0)), []
+    for _ in range(2):
+        with context as run:
+            with pytest.raises(AttachError, match="attached to this model already"), context:
+                pass
+            texts.append(generate(llava.model, llava.inputs).tolist())
+            assert run.k == 3
+        assert hooks(llava.model) == before
+    with pytest.raises(ZeroDivisionError), context:
+        raise ZeroDivisionError
+    assert texts[0] == texts[1] != plain.tolist()
+    assert torch.equal(generate(llava.model, llava.inputs), plain)
 
 
 def test_attaching_twice_and_calling_a_part(llava: tiny.Tiny):
