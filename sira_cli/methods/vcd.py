@@ -144,9 +144,10 @@ def _pictures(inputs: Inputs, pixels: Tensor, image_tokens: list[int], count: in
 def _unpadded(mask: Tensor | None, row: int, tile: int) -> tuple[Any, ...]:
     """Return the place of a tile, without the padding to the largest of the batch (Idefics 2), below and to the right.
 
-    The mask `[pictures or prompts, tiles, H, W]` is not 0 at pixels of the picture; None: all are.
+    The mask `[pictures or prompts, tiles, H, W]` is not 0 at pixels of the picture. None, or a mask of whole tiles
+    (Granite Docling): all are.
     """
-    if mask is None:
+    if mask is None or mask.ndim != 4:
         return row, tile
     valid = mask[row, tile].bool()  # [H, W]
     height, width = int(valid.any(dim=1).sum()), int(valid.any(dim=0).sum())
