@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ContextDecorator, contextmanager
 from functools import partial, wraps
-from types import TracebackType
-from typing import Generic, ParamSpec, TypeVar
+from typing import Any, Generic, ParamSpec, TypeVar
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -38,8 +37,6 @@ class Reusable(AbstractContextManager[T], ContextDecorator, Generic[T]):
         self._begun.append(context)
         return value
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> bool | None:
+    def __exit__(self, *error: Any) -> bool | None:
         """End the latest block."""
-        return self._begun.pop().__exit__(kind, error, trace)
+        return self._begun.pop().__exit__(*error)
