@@ -6,7 +6,6 @@ A killed run goes on from its file, which belongs to one configuration; the id o
 from __future__ import annotations
 
 import importlib.util
-import json
 from collections.abc import Generator, Iterable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
@@ -14,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from sira_cli.errors import SettingsError, install
+from sira_cli.parsing import from_json
 from sira_cli.run.events import Advanced, FailedPicture, Halved, StageStarted
 from sira_cli.run.ledger import ContinuedFile, check_same
 from sira_cli.run.records import Report, as_line
@@ -86,7 +86,7 @@ class _UnitFile(ContinuedFile):
         super().__init__(path, overwrite=overwrite)
 
     def _read_line(self, number: int, line: bytes) -> None:
-        record = json.loads(line)
+        record = from_json(line)
         if number > 1:
             self._results[record["unit"]] = list(record["texts"])
         elif record["schema"] == SCHEMA:

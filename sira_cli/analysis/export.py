@@ -27,6 +27,7 @@ from sira_cli.analysis.compare import Record, RecordFile
 from sira_cli.errors import DataError, SettingsError, install
 from sira_cli.files import replacing
 from sira_cli.look.claims import unsupported
+from sira_cli.parsing import from_json
 from sira_cli.pictures.find import MEDIA
 from sira_cli.pictures.neighbours import Neighbours
 from sira_cli.pictures.opening import endings
@@ -324,7 +325,7 @@ def corrected(record: Record, text: str) -> Record:
     new |= {"objects": []} if "objects" in record else {}
     if record.get("json_schema"):
         try:
-            new["data"] = json.loads(text)
+            new["data"] = from_json(text)
         except ValueError as error:
             name = record["file_name"]
             raise DataError(f"{name}: its text follows a schema, and its correction is no JSON") from error

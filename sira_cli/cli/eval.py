@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,6 +19,7 @@ from sira_cli.cli.terminal.output import note_threshold, print_tables, save_repo
 from sira_cli.errors import SettingsError
 from sira_cli.eval.benchmark import Asking, Card
 from sira_cli.eval.cards import CARDS, find_cards, options_of_each
+from sira_cli.parsing import from_json
 
 if TYPE_CHECKING:
     from sira_cli.eval.answers import Answers
@@ -282,7 +282,7 @@ def _check_report(benchmark: Benchmark, output: Path | None) -> None:
     if output is None or not (path := output / "report.json").exists():
         return
     try:
-        before = json.loads(path.read_bytes())["benchmark"]
+        before = from_json(path.read_bytes())["benchmark"]
     except (OSError, ValueError, KeyError, TypeError):
         before = "something else"
     if before != benchmark.name:

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Self
 from sira_cli.errors import DataError, SettingsError
 from sira_cli.methods.base import Method
 from sira_cli.methods.settings import setting
+from sira_cli.parsing import from_json
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -61,7 +62,7 @@ class Calibration:
 
         try:
             with safe_open(path, framework="pt") as file:
-                told = json.loads((file.metadata() or {}).get("sira", "{}"))
+                told = from_json((file.metadata() or {}).get("sira", "{}"))
                 tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
             schema = told.pop("schema", None)
             origin = Origin(**told) if schema == SCHEMA else None

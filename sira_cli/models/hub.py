@@ -6,7 +6,6 @@ from __future__ import annotations
 import contextlib
 import functools
 import hashlib
-import json
 from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,6 +22,7 @@ from sira_cli.errors import ModelNotFoundError, UnsupportedModelError
 from sira_cli.files import from_home
 from sira_cli.models.preset import Preset
 from sira_cli.models.presets import BUNDLED, BUNDLED_FOLDER
+from sira_cli.parsing import from_json
 
 FILES = ["*.json", "*.safetensors", "*.jinja", "*.txt", "*.model"]
 CODE = ["*.py"]
@@ -191,7 +191,7 @@ def what_is_lacking(folder: Path) -> str | None:
     index = folder / "model.safetensors.index.json"
     if index.is_file():
         try:
-            shards = {*json.loads(index.read_text(encoding="utf-8"))["weight_map"].values()}
+            shards = {*from_json(index.read_text(encoding="utf-8"))["weight_map"].values()}
         except (ValueError, KeyError, TypeError, AttributeError):
             return f"{index.name} is damaged"
         if absent := sorted(shard for shard in shards if not (folder / shard).is_file()):
@@ -217,8 +217,8 @@ def check_usable(model: str, files: Collection[str], path_of: Callable[[str], st
 
     def read(name: str) -> dict[str, Any]:
         content: Any = None
-        with contextlib.suppress(ValueError, RecursionError):  # damaged, which is reported elsewhere
-            content = json.loads(Path(path_of(name)).read_text(encoding="utf-8")) if name in files else None
+        with contextlib.suppress(ValueError):  # damaged, which is reported elsewhere
+            content = from_json(Path(path_of(name)).read_text(encoding="utf-8")) if name in files else None
         return content if isinstance(content, dict) else {}
 
     config = read("config.json")

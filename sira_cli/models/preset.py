@@ -20,6 +20,7 @@ from sira_cli.methods import find as find_method
 from sira_cli.methods.base import Method
 from sira_cli.methods.settings import Setting
 from sira_cli.models.texts import TextSettings
+from sira_cli.parsing import from_json
 from sira_cli.pictures.names import is_utf8
 
 
@@ -290,7 +291,7 @@ def read_value(key: str, text: str) -> Any:
     if text in _TRUTH and "boolean" in kinds:
         return _TRUTH[text]
     try:
-        return json.loads(text)
+        return from_json(text)
     except ValueError:
         return text
 

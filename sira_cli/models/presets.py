@@ -12,13 +12,16 @@ from typing import Any
 
 import yaml
 from platformdirs import user_cache_path, user_config_path
+from yaml.error import MarkedYAMLError
 
 from sira_cli.errors import NotCalibratedError, SettingsError
 from sira_cli.files import from_home
 from sira_cli.methods.base import Method
 from sira_cli.methods.calibrated import Calibrated
 from sira_cli.models.preset import Preset, Prompts, nearest, validate
+from sira_cli.pictures.names import is_utf8
 
+DEEPEST = 20  # values inside each other in a file; a preset has 5
 # In the wheel the presets are inside the package, in a checkout next to it.
 _PACKAGE = Path(__file__).parents[1]
 SHIPPED = next(folder for folder in (_PACKAGE / "shipped_presets", _PACKAGE.parent / "presets") if folder.is_dir())
@@ -29,12 +32,44 @@ SHIPPED_CALIBRATIONS = _PACKAGE / "demo" / "calibrations"  # the bundled model's
 
 
 class _Loader(yaml.SafeLoader):
-    """YAML in which the keys `yes` and `no` are words, and no truth values."""
+    """YAML of a preset: keys are words, also `yes` and `no`; no aliases, and no more levels than a preset may have.
+
+    A few lines of aliases stand for a value without an end, and thousands of brackets end Python's stack.
+    """
+
+    _level = 0
+
+    def compose_node(self, parent: yaml.Node | None, index: Any) -> yaml.Node | None:
+        event: Any = self.peek_event()  # type: ignore[no-untyped-call]
+        if isinstance(event, yaml.AliasEvent):
+            raise _mistake(event, f"write the value out instead of the alias *{event.anchor}")
+        if self._level > DEEPEST:
+            raise _mistake(event, f"more than {DEEPEST} values inside each other")
+        self._level += 1
+        node = super().compose_node(parent, index)
+        self._level -= 1
+        return node
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
         for key, _ in node.value:
-            key.tag = key.tag.replace(":bool", ":str")
+            if isinstance(key, yaml.ScalarNode):
+                key.tag = self.DEFAULT_SCALAR_TAG
         return super().construct_mapping(node, deep)
+
+    def construct_object(self, node: yaml.Node, deep: bool = False) -> Any:
+        try:
+            value = super().construct_object(node, deep)
+        except (ValueError, LookupError, AttributeError):  # 2026-99-99, thousands of digits, !!int of a word
+            kind = node.tag.rpartition(":")[2]
+            raise _mistake(node, f"cannot be read as {kind}") from None
+        if isinstance(value, str) and not is_utf8(value):
+            raise _mistake(node, "holds half of a surrogate pair")
+        return value
+
+
+def _mistake(part: Any, problem: str) -> MarkedYAMLError:
+    """Return the error of a node or an event."""
+    return MarkedYAMLError(problem=problem, problem_mark=part.start_mark)
 
 
 def for_model(model: str) -> Preset:
@@ -61,7 +96,8 @@ def read(path: Path) -> Preset:
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)
         where = f" line {mark.line + 1}, column {mark.column + 1}:" if mark else ""
-        raise SettingsError(f"{path}:{where} not valid YAML: {getattr(error, 'problem', error)}") from error
+        problem = getattr(error, "problem", None) or str(error).splitlines()[0]
+        raise SettingsError(f"{path}:{where} not valid YAML for a preset: {problem}") from error
     except (OSError, UnicodeDecodeError) as error:
         raise SettingsError(f"{path}: cannot be read: {error}") from error
     if not isinstance(values, dict):

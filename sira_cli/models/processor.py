@@ -30,6 +30,7 @@ from sira_cli.methods.prompts import Prompt, Turn, pictures_of, turns_of
 from sira_cli.models.hub import first_line
 from sira_cli.models.preset import ImageSettings
 from sira_cli.models.vocabulary import ReasoningParser, Vocabulary, left_open
+from sira_cli.parsing import from_json
 from sira_cli.pictures.names import one_line
 
 if TYPE_CHECKING:
@@ -206,7 +207,7 @@ def _todays_names(folder: Path) -> Iterator[Path]:
 def read_settings(folder: Path, name: str) -> dict[str, Any]:
     """Return the content of a checkpoint's JSON file; empty if the file does not exist."""
     path = folder / name
-    content: dict[str, Any] = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
+    content: dict[str, Any] = from_json(path.read_text(encoding="utf-8")) if path.is_file() else {}
     return content
 
 

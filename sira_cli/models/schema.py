@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from sira_cli.errors import SettingsError, UnsupportedModelError, install
 from sira_cli.models.texts import Answer
+from sira_cli.parsing import from_json
 
 if TYPE_CHECKING:
     from llguidance import LLMatcher, LLTokenizer
@@ -103,13 +104,8 @@ class Schema:
 
     def read(self, text: str) -> Any:
         """Return the value of a text."""
-        try:
-            data = json.loads(text)
-            if _depth(data) > DEEPEST:
-                raise RecursionError
-            written = json.dumps(data, ensure_ascii=False, allow_nan=False).encode()
-        except RecursionError:
-            raise ValueError(f"it has more than {DEEPEST} values inside each other") from None
+        data = from_json(text, DEEPEST)
+        written = json.dumps(data, ensure_ascii=False, allow_nan=False).encode()
         # Again, as it was read: numbers are rounded, and of equal keys only the last one counts.
         matcher = self.matcher(_bytes())
         if matcher.try_consume_tokens(list(written)) < len(written) or not matcher.is_accepting():
@@ -151,7 +147,7 @@ def _read(given: str | Mapping[str, Any]) -> dict[str, Any]:
     if len(text) > LONGEST:
         raise ValueError(f"has {len(text):,} characters; at most {LONGEST:,} can be followed")
     try:
-        value = json.loads(text)
+        value = from_json(text)
     except json.JSONDecodeError as error:
         raise ValueError(f"is no JSON: {error}") from error
     if not isinstance(value, dict):
@@ -166,12 +162,6 @@ def _tags(schema: dict[str, Any]) -> dict[str, Any]:
         if isinstance(part, dict) and part.get("type") == "array":
             return part
     raise ValueError("has no list of tags")
-
-
-def _depth(value: Any) -> int:
-    if not isinstance(value, list | dict):
-        return 0
-    return 1 + max(map(_depth, value.values() if isinstance(value, dict) else value), default=0)
 
 
 @functools.cache

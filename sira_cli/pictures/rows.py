@@ -13,6 +13,7 @@ from typing import Any, cast
 
 from sira_cli.errors import DataError, SettingsError, install
 from sira_cli.files import encoding_of, not_utf8
+from sira_cli.parsing import from_json
 from sira_cli.pictures.names import is_base64, is_uri, is_utf8, one_line, public
 from sira_cli.pictures.packed import ERRORS, endings_of, unpacked
 
@@ -237,13 +238,13 @@ def read_json(path: Path) -> Any:
 def parse_json(path: Path, text: str, line: int = 1) -> Any:
     """Parse JSON from a file; its text begins at `line`."""
     try:
-        return json.loads(text, parse_constant=_no_number)
+        return from_json(text, parse_constant=_no_number)
     except json.JSONDecodeError as error:
         if not text.strip():
             raise DataError(f"{path}: is empty, expected JSON") from error
         cut = ": it seems to be cut off" if error.pos >= len(text.rstrip()) or "Unterm" in error.msg else ""
         raise DataError(f"{path}: line {line + error.lineno - 1} is not JSON: {error.msg}{cut}") from error
-    except (ValueError, RecursionError) as error:  # NaN, numbers of thousands of digits, thousands of brackets
+    except ValueError as error:  # NaN, numbers of thousands of digits, too many brackets
         raise DataError(f"{path}: line {line}: cannot be read as JSON: {error}") from error
 
 

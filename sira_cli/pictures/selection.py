@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from sira_cli.errors import DataError, PictureError, SettingsError
+from sira_cli.parsing import from_json
 from sira_cli.pictures.find import Pictures, Shard, check_any_exists, find_pictures, read_list
 from sira_cli.pictures.names import is_uri, is_utf8, joined
 from sira_cli.pictures.picture import Picture, group_of
@@ -165,7 +166,7 @@ def names_in(where: str, row: Mapping[str, Any], field: str = SEVERAL) -> list[s
         return None
     if isinstance(value, str):
         try:
-            names = json.loads(value)
+            names = from_json(value)
         except ValueError:
             names = None
     if isinstance(names, list) and names and all(isinstance(each, str) and each and is_utf8(each) for each in names):

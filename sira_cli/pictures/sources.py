@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import json
 import os
 import stat
 from collections.abc import Iterator, Mapping
@@ -17,6 +16,7 @@ from PIL import Image
 
 from sira_cli.errors import DataError, PictureError, SettingsError
 from sira_cli.files import length_on_windows, relative, text_in
+from sira_cli.parsing import from_json
 from sira_cli.pictures.names import as_text, from_text, is_uri, on_disk, parted, public
 from sira_cli.pictures.neighbours import own_text
 from sira_cli.pictures.opening import check_no_video
@@ -121,7 +121,7 @@ def columns_of(shown: str, texts: Mapping[str, bytes]) -> dict[str, Any]:
     for extension, data in texts.items():
         try:
             if extension.rpartition(".")[2] == "json":
-                columns = {**json.loads(data), **columns}
+                columns = {**from_json(data), **columns}
             else:
                 columns[extension] = text_in(data, f"{shown}: its .{extension}").strip()
         except DataError as error:

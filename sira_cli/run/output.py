@@ -17,6 +17,7 @@ from sira_cli._version import __version__
 from sira_cli.errors import SettingsError
 from sira_cli.files import check_folder, check_unprotected, make_folder, replacing, reserved, text_in, too_long
 from sira_cli.models.preset import ONLY_IF_SET
+from sira_cli.parsing import from_json
 from sira_cli.pictures.find import Pictures
 from sira_cli.pictures.names import one_line
 from sira_cli.pictures.neighbours import Neighbours
@@ -182,7 +183,7 @@ class Output:
         if self._report is None or not len(ledger):
             return
         with suppress(OSError, ValueError, TypeError):
-            self._before = dict(json.loads(self._report.read_text(encoding="utf-8")))
+            self._before = dict(from_json(self._report.read_text(encoding="utf-8")))
         settings = self._before.get("settings")
         if isinstance(settings, dict):  # most of which only the report knows
             off = dict.fromkeys(ONLY_IF_SET)

@@ -16,6 +16,7 @@ from sira_cli.errors import SettingsError, SiraError
 from sira_cli.methods import METHODS
 from sira_cli.methods.prompts import Turn
 from sira_cli.models.schema import Schema
+from sira_cli.parsing import from_json
 
 MOST_STOPS = 4  # OpenAI's limits
 MOST_TOP_LOGPROBS = 20
@@ -292,7 +293,7 @@ class ChatRequest(Options):
         schema = outputs.get("json") if isinstance(outputs, dict) else given.get("guided_json")
         if isinstance(schema, str):
             with suppress(ValueError):
-                schema = json.loads(schema)
+                schema = from_json(schema)
         form = {"response_format": {"type": "json_schema", "json_schema": {"schema": schema}}}
         return given if schema is None or given.get("response_format") else {**given, **form}
 

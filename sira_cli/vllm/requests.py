@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from contextlib import suppress
 from typing import Any
 
@@ -15,6 +14,7 @@ from sira_cli.errors import SettingsError
 from sira_cli.methods import METHODS
 from sira_cli.models.preset import Generation
 from sira_cli.models.sampling import pick, warpers
+from sira_cli.parsing import from_json
 from sira_cli.vllm.plugin import DRAW, KEY
 
 OWN = {"alpha", "view", "rule", "forced", "draw"}  # all but the first are for `engine`, and cannot come over HTTP
@@ -37,7 +37,7 @@ def asked_of(params: Any) -> dict[str, Any]:
     if isinstance(given, str):
         known = {"alpha"}
         with suppress(ValueError):
-            given = json.loads(given)
+            given = from_json(given)
     if not isinstance(given, dict) or not given or not given.keys() <= known:
         raise SettingsError(f'"{KEY}" of a request takes {{"alpha": NUMBER}} and nothing else; got {given!r}')
     if "alpha" in given:

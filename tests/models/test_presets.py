@@ -83,6 +83,19 @@ def test_what_a_preset_may_say(tmp_path):
         ("model: x\nmethods: {sira: {k: 3}}", "k of method sira belongs in `sira`"),
         ("model: [", r"line 1, column 9: not valid YAML"),
         ("- 1", "a preset is a mapping"),
+        # a short text that stands for an endless value, or that ends Python's stack
+        ("model: x\ntext: &a\n  text: *a", r"line 3, column 9: .*write the value out instead of the alias \*a$"),
+        ("a: &a [1, 1]\nb: &b [*a, *a]\nmodel: x", r"line 2, column 8: .*instead of the alias \*a$"),
+        ("model: " + "[" * 5000 + "]" * 5000, r"line 1, column 28: .*more than 20 values inside each other$"),
+        # scalars that their types do not hold
+        ("model: x\nsira: {k: " + "1" * 5000 + "}", r"line 2, column 11: .*cannot be read as int$"),
+        ("model: x\ndescription: 2026-99-99", r"line 2, column 14: .*cannot be read as timestamp$"),
+        ("model: !!bool abc", r"line 1, column 8: .*cannot be read as bool$"),
+        ("model: !!float ''", r"line 1, column 8: .*cannot be read as float$"),
+        ("model: !!timestamp x", r"line 1, column 8: .*cannot be read as timestamp$"),
+        ('model: "\\ud800"', r"line 1, column 8: .*holds half of a surrogate pair$"),
+        ("model: x\n2026-01-01: a", "unknown key `2026-01-01`"),
+        ("model: \0", "special characters are not allowed"),
         ("model: x\nsira: {kk: 1}\ngeneration: {seed: -1}", r"sira\.kk.*generation\.seed"),  # all at once
     ],
 )
@@ -92,6 +105,13 @@ def test_mistakes_are_named_with_their_file(tmp_path, text, message):
         presets.find(str(path))
     assert str(raised.value).startswith(f"{path}:")
     assert "\n" not in str(raised.value)
+
+
+@pytest.mark.parametrize(("levels", "message"), [(19, "expected a text"), (20, "more than 20 values")])
+def test_a_preset_may_have_20_values_inside_each_other(tmp_path, levels, message):
+    path = write(tmp_path / "deep.yaml", "model: " + "[" * levels + "x" + "]" * levels)
+    with pytest.raises(SettingsError, match=message):
+        presets.read(path)
 
 
 def test_where_presets_and_their_models_are_looked_up(home, tmp_path, monkeypatch):

@@ -19,6 +19,7 @@ from sira_cli.analysis.page.cards import HEIGHT, Card, Scale, gallery_of
 from sira_cli.analysis.trace.read import TracedText, read_traces, trace_files
 from sira_cli.errors import SettingsError
 from sira_cli.look.claims import DOUBTED, bare, doubt
+from sira_cli.parsing import from_json
 from sira_cli.pictures.names import one_line
 
 _HERE = Path(__file__).parent
@@ -73,8 +74,8 @@ def _holds_records(path: Path) -> bool:
     """Return whether the first line of a file is a record; a file that cannot be read holds none."""
     try:
         with path.open("rb") as file:
-            first = json.loads(file.readline())
-    except (OSError, ValueError, RecursionError):
+            first = from_json(file.readline())
+    except (OSError, ValueError):
         return False
     return isinstance(first, dict) and "file_name" in first and "type" not in first
 

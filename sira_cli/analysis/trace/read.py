@@ -22,8 +22,6 @@ Byte = Annotated[int, Field(ge=0, le=255)]
 class BadTraceError(DataError):
     """A file is not a valid trace."""
 
-    exit_code = 1
-
 
 class Strict(BaseModel):
     """A part of a line; other keys are left out."""

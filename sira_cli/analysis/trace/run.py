@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
@@ -13,6 +12,7 @@ from sira_cli.analysis.trace.task import Line, Trace
 from sira_cli.errors import DataError, SettingsError
 from sira_cli.files import make_folder, replacing
 from sira_cli.models.preset import ONLY_IF_SET
+from sira_cli.parsing import from_json
 from sira_cli.pictures.picture import Picture
 from sira_cli.pictures.rows import read_rows, text_of
 from sira_cli.pictures.sources import recorded
@@ -136,9 +136,9 @@ class TraceFile(ContinuedFile):
     def _read_line(self, number: int, line: bytes) -> None:
         kind = next(kind for kind, beginning in _BEGINNINGS.items() if line.startswith(beginning))
         if kind == "run":
-            self._run, self._start = json.loads(line), self._end
+            self._run, self._start = from_json(line), self._end
         elif kind == "end":
-            run, end, self._run = self._run, json.loads(line), {}
+            run, end, self._run = self._run, from_json(line), {}
             if run and end["status"] == "ok":
                 name = _name(run["file_name"], run["prompt"], end["text"] if run["forced"] else None)
                 self.kept.setdefault(name, (self._start, self._end + len(line)))
