@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from importlib import metadata
 from pathlib import Path
 from shutil import which
-from typing import Any
-from urllib.parse import unquote, urlsplit
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from packaging.requirements import Requirement
+
+DISTRIBUTION = "sira-cli"  # name of the installed package, for its metadata
 
 
 class SiraError(Exception):
@@ -112,23 +115,41 @@ class GenerationSettingsWarning(UserWarning):
 
 
 def install(extra: str) -> str:
-    """Return the command that adds an extra where the program is installed: by pipx, uv, uvx, or pip."""
-    package, place = f"'sira-cli[{extra}]'", Path(sys.prefix)
-    if (place / "pipx_metadata.json").exists():
-        return f"pipx install --force {package}"
-    if (place / "uv-receipt.toml").exists():
-        return f"uv tool install {package}"
-    if "archive-v0" in place.parts or "environments-v2" in place.parts:  # the cache of uv
-        return f"uvx --from {package} sira"
+    """Return the command that installs an extra's packages where the program is: by pipx, uv, uvx, or pip.
+
+    It names these packages and not `sira-cli`, of which no version is published.
+    """
     try:
-        origin = json.loads(metadata.distribution("sira-cli").read_text("direct_url.json") or "{}")
-    except metadata.PackageNotFoundError:
-        origin = {}
-    if origin.get("dir_info", {}).get("editable"):
-        package = f"-e '{unquote(urlsplit(origin['url']).path)}[{extra}]'"
+        packages = [f"'{each}'" for each in requirements(extra)]
+    except metadata.PackageNotFoundError:  # the package is used from its folder, without being installed
+        packages = [f"'{Path(__file__).parents[1]}[{extra}]'"]
+    listed, place = " ".join(packages), Path(sys.prefix)
+    if (place / "pipx_metadata.json").exists():
+        return f"pipx inject {DISTRIBUTION} {listed}"
+    if (place / "uv-receipt.toml").exists():
+        return f"uv pip install --python '{place}' {listed}"
+    if "archive-v0" in place.parts or "environments-v2" in place.parts:  # the cache of uv
+        return f"uvx --with {' --with '.join(packages)} --from . sira"
     try:
         metadata.distribution("pip")  # `find_spec("pip")` would make a later import of setuptools fail
         command = "pip"
     except metadata.PackageNotFoundError:
         command = "uv pip" if which("uv") else "pip"
-    return f"{command} install {package}"
+    return f"{command} install {listed}"
+
+
+def requirements(extra: str) -> list[Requirement]:
+    """Return the packages of an extra, with their versions, as `sira` was installed with.
+
+    Raises:
+        importlib.metadata.PackageNotFoundError: `sira` is not an installed package.
+    """
+    from packaging.requirements import Requirement
+
+    found = []
+    for line in metadata.distribution(DISTRIBUTION).requires or []:
+        requirement = Requirement(line)
+        if requirement.marker is not None and requirement.marker.evaluate({"extra": extra}):
+            requirement.marker = None  # it is not part of what to type
+            found.append(requirement)
+    return found

@@ -67,6 +67,23 @@ def test_the_commands_are_understood(page):
             command = command.commands[rest[0]] if rest else command
 
 
+def test_nothing_says_to_install_a_name_that_is_not_published():
+    """Neither messages nor pages: until there is a version on PyPI, that name is anybody's."""
+    kinds = ("*.py", "*.md", "*.txt", "*.toml", "Dockerfile", ".ci/[a-z]*", "*/workflows/*.yml")
+    texts = [path for kind in kinds for path in ROOT.rglob(kind) if not {"tests", "node_modules"} & {*path.parts}]
+    first = r"(?:(?:pipx?|tool) install|add|uvx|--from|--with)(?: +-\S+)* +['\"]?sira\b"
+    name = re.compile(first + r"|pipx? install\b.*\bsira[-_]cli(?!/|\.)")  # or as a later package
+    told = [(path.name, line) for path in texts for line in path.read_text(encoding="utf-8").splitlines()]
+    assert [each for each in told if name.search(each[1])] == []
+    for command in (
+        "pip install sira-cli",
+        "pip install -U 'sira-cli[data]'",
+        "uvx sira demo",
+        "uv pip install x sira-cli",
+    ):
+        assert name.search(command)
+
+
 def test_every_page_and_every_record_is_named():
     readme, bench = ((ROOT / page).read_text(encoding="utf-8") for page in ("README.md", "docs/bench/README.md"))
     assert {page for page in MANUAL if f"]({page})" not in readme} == {"README.md"}

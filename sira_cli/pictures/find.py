@@ -16,10 +16,10 @@ from itertools import chain
 from pathlib import Path, PurePath
 from typing import BinaryIO
 
-from sira_cli.errors import DataError, PictureError, SettingsError
+from sira_cli.errors import DataError, PictureError, SettingsError, install
 from sira_cli.pictures.datasets import IN_FOLDERS, is_data_file, pictures_in
 from sira_cli.pictures.names import is_uri, on_disk, one_line, public
-from sira_cli.pictures.opening import HEIF, RAW, VIDEOS, endings
+from sira_cli.pictures.opening import RAW, VIDEOS, endings
 from sira_cli.pictures.packed import TARS, UNREAD, unread
 from sira_cli.pictures.picture import Picture
 from sira_cli.pictures.rows import some
@@ -85,11 +85,14 @@ def left_out_message(left_out: Mapping[str, int]) -> str:
 
 def _by_ending(left_out: Mapping[str, int]) -> str:
     """Return the numbers of files by ending, with the remedies: `2 .heic (pip install ...), 1 .cr2`."""
-    return ", ".join(
-        f"{number} {ending}" + f" ({HEIF})" * (ending in _IN_HEIF and ending not in endings())
-        for ending, number in left_out.items()
-        if not ending.endswith("/")
-    )
+    parts = []
+    for ending, number in left_out.items():
+        part = f"{number} {ending}"
+        if ending in _IN_HEIF and ending not in endings():
+            part += f" ({install('heif')})"
+        if not ending.endswith("/"):
+            parts.append(part)
+    return ", ".join(parts)
 
 
 def find_pictures(

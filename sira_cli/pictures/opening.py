@@ -31,7 +31,6 @@ _LONGEST = 65_535  # pixels of a side: JPEG has no longer ones
 _USUAL = 10
 _DECODERS = {"WEBP": 17, "AVIF": 19, "JPEG2000": 25, "HEIF": 13}
 _MUCH = 2**28  # bytes
-HEIF = install("heif")  # reads pictures of phones
 _BRANDS = (b"heic", b"heix", b"heim", b"heis", b"hevc", b"hevx", b"mif1", b"msf1")  # of HEIF files, in their first box
 # Camera RAW files, told by their names: many are TIFF by their bytes, and Pillow shows a stamp that is in them.
 _RAW = "cr2 cr3 crw nef nrw arw srf sr2 dng orf rw2 raf pef srw x3f 3fr"
@@ -144,7 +143,7 @@ def opened_header(name: str, data: bytes) -> Image.Image:
         image = Image.open(io.BytesIO(data), formats=_formats())
     except UnidentifiedImageError:
         heif = data[4:8] == b"ftyp" and data[8:12] in _BRANDS and "HEIF" not in _formats()
-        remedy = HEIF if heif else "convert it to PNG or JPEG"
+        remedy = install("heif") if heif else "convert it to PNG or JPEG"
         raise PictureError(f"{shown}: is not a picture that Pillow can read; {remedy}") from None
     except Image.DecompressionBombError:
         has = f"has more than {2 * (Image.MAX_IMAGE_PIXELS or 0):,} pixels, which may be a decompression bomb"

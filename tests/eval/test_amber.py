@@ -163,7 +163,7 @@ def test_the_official_pipeline_or_none(tmp_path, monkeypatch, recwarn):
     assert not official.above("unknown", "sky")
     assert not recwarn.list
     monkeypatch.setitem(sys.modules, "spacy", None)
-    with pytest.raises(SettingsError, match=r"pip install .*\[eval\]'.*spacy download en_core_web_lg.*exact"):
+    with pytest.raises(SettingsError, match=r"pip install 'nltk>=.* 'spacy>=.*spacy download en_core_web_lg.*exact"):
         find_similarity("spacy")
     exact = find_similarity("auto")
     assert (exact.above("sky", "sky"), exact.above("sky", "skies"), exact.facts()) == (True, False, {"name": "exact"})

@@ -215,6 +215,6 @@ def test_what_is_missing_is_named(data, monkeypatch, tmp_path):
     with pytest.raises(SettingsError, match=r"and NLTK with WordNet: .*python -m nltk.downloader wordnet"):
         NounPhrases()
     monkeypatch.setattr(words, "PIPELINE", "none")
-    found = r"need spaCy with none, .*pip install .*\[eval\]'.*spacy download en_core_"
+    found = r"need spaCy with none, .*pip install 'nltk>=.* 'spacy>=.*spacy download en_core_"
     with pytest.raises(SettingsError, match=found):
         NounPhrases()

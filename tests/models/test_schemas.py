@@ -213,7 +213,7 @@ def test_what_cannot_be_followed_is_refused_by_name(given, message, tmp_path):
 def test_a_missing_engine_is_named(monkeypatch):
     monkeypatch.setitem(sys.modules, "llguidance", None)
     schema_module._bytes.cache_clear()
-    with pytest.raises(SettingsError, match=r"pip install .*\[json\]'"):
+    with pytest.raises(SettingsError, match=r"pip install 'llguidance>=[\d.]+'"):
         Schema.of(SMALL)
 
 

@@ -189,11 +189,15 @@ def test_without_the_extra_a_message_names_it(monkeypatch, tmp_path):
     for cached in ("_formats", "endings"):
         monkeypatch.setattr(opening, cached, getattr(opening, cached).__wrapped__)
     monkeypatch.setattr(find, "endings", opening.endings)
-    with pytest.raises(PictureError, match=r"x: is not a picture that Pillow can read; .*pip install .*\[heif\]'"):
+    with pytest.raises(
+        PictureError, match=r"x: is not a picture that Pillow can read; .*pip install 'pillow-heif>=[\d.]+'"
+    ):
         decode_picture("x", b"\0\0\0\x18ftypheic\0\0\0\0mif1heic")
     (tmp_path / "a.HEIC").touch()
     (tmp_path / "b.jxl").touch()
-    expected = r"no pictures in this folder, but 1 \.heic \(.*pip install .*\[heif\]'\), 1 \.jxl: these formats"
+    expected = (
+        r"no pictures in this folder, but 1 \.heic \(.*pip install 'pillow-heif>=[\d.]+'\), 1 \.jxl: these formats"
+    )
     with pytest.raises(SettingsError, match=expected):
         find_pictures([str(tmp_path)])
 
