@@ -69,8 +69,9 @@ def test_the_commands_are_understood(page):
 
 def test_nothing_says_to_install_a_name_that_is_not_published():
     """Neither messages nor pages: until there is a version on PyPI, that name is anybody's."""
+    outside = {"tests", "node_modules", ".venv"}
     kinds = ("*.py", "*.md", "*.txt", "*.toml", "Dockerfile", ".ci/[a-z]*", "*/workflows/*.yml")
-    texts = [path for kind in kinds for path in ROOT.rglob(kind) if not {"tests", "node_modules"} & {*path.parts}]
+    texts = [path for kind in kinds for path in ROOT.rglob(kind) if not outside & {*path.parts}]
     first = r"(?:(?:pipx?|tool) install|add|uvx|--from|--with)(?: +-\S+)* +['\"]?sira\b"
     name = re.compile(first + r"|pipx? install\b.*\bsira[-_]cli(?!/|\.)")  # or as a later package
     told = [(path.name, line) for path in texts for line in path.read_text(encoding="utf-8").splitlines()]
@@ -82,6 +83,16 @@ def test_nothing_says_to_install_a_name_that_is_not_published():
         "uv pip install x sira-cli",
     ):
         assert name.search(command)
+
+
+def test_ci_types_the_two_lines_of_readme():
+    """The one for users and the one for those who change the code; `.ci/run` finds them by these patterns."""
+    patterns = re.findall(r"grep -E -m 1 '(.+)' README\.md", (ROOT / ".ci/run").read_text(encoding="utf-8"))
+    (block,) = (block for block in blocks("") if "pip install" in block)
+    found = [re.findall(pattern + r"[^#\n]*", block, re.MULTILINE) for pattern in patterns]
+    user, developer = ([line.strip() for line in lines] for lines in found)
+    assert user == ["pip install . && sira demo"]
+    assert developer == ['pip install -c constraints.txt -e ".[dev]" && pytest -n auto']
 
 
 def test_every_page_and_every_record_is_named():
