@@ -20,6 +20,7 @@ from sira_cli.cli.terminal.output import unsupported, verdict
 from sira_cli.errors import SettingsError
 
 if TYPE_CHECKING:
+    from sira_cli.cli.options.groups import ModelOptions
     from sira_cli.pictures.picture import Picture
     from sira_cli.run.events import Event, Failed, Finished
     from sira_cli.run.output import Output
@@ -120,13 +121,25 @@ def _run(
         else:
             if pictures.left_out:
                 note(left_out_message(pictures.left_out))
-            places = [written.path for _, _, written in runs if written.path is not None]
-            if several and places:
+            places = [written.path for _, _, written in runs if written.path is not None and written.counts.ok]
+            if several and len(places) > 1:
                 note(f"what differs: sira compare {places[0]} {places[1]}")
             elif places and not output.json:
                 note(f"look at them: sira report {places[0]}")
+                if kind == "caption" and asked["verify"] is None and asked["schema"] is None:
+                    note(f"which objects are to doubt: {_check_command(places[0], model)}")
     if failed:
         raise typer.Exit(3)
+
+
+def _check_command(records: Path, model: ModelOptions) -> str:
+    """Return the command that gives captions a second look by the same model."""
+    named = ""
+    if model.preset is not None:
+        named += f" -p {model.preset}"
+    if model.model is not None:
+        named += f" -m {model.model}"
+    return f"sira check {records}{named} -o {records.with_name('checks.jsonl')}"
 
 
 class _Terminal:
@@ -224,8 +237,10 @@ class _Terminal:
             f"{counts.failed} failed{again}": counts.failed,
         }
         parts = [part for part, count in counted.items() if count] + written.remarks()
+        done = f"{counts.ok} of {counts.total} pictures done"
+        if counts.ok:
+            done += f" in {in_words(written.seconds)} ({rate:.2f}/s after loading)"
         if counts.worked or not counts.total:
-            speed = f"{in_words(written.seconds)} ({rate:.2f}/s after loading)"
-            parts.insert(0, f"{counts.ok} of {counts.total} pictures done in {speed}")
+            parts.insert(0, done)
         method = f"under {self._method}: " if self._method else ""
         note(method + ", ".join(parts) + (f": {written.path}" if written.path is not None else ""))

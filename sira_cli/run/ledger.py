@@ -140,16 +140,16 @@ class ContinuedFile:
 
 def check_same(path: Path, now: Mapping[str, Any], there: Mapping[str, Any]) -> None:
     """Check that new records belong in a file; only settings that are in both are compared."""
-    differences = [
-        f"{name} is {there[name]!r} there and {value!r} now"
-        for name, value in now.items()
-        if name in there and there[name] != value
-    ]
-    if differences:
-        raise SettingsError(
-            f"{path}: holds records of another configuration: {'; '.join(differences)}: give another `output=`, or "
-            "`overwrite=` to start again"
-        )
+    differing = [name for name, value in now.items() if name in there and there[name] != value]
+    if not differing:
+        return
+    shown = "; ".join(f"{name} is {there[name]!r} there and {now[name]!r} now" for name in differing)
+    ways = "give another `output=`, or `overwrite=` to start again"
+    if now.get("verify.mode") == "flag" and all(name.startswith("verify.") for name in differing):
+        checks = path.with_name("checks.jsonl")
+        ways = f"look at the captions that it holds with `sira check {path} -o {checks}`, {ways}"
+        shown = f"{there['verify.mode'] or 'none'} is the second look there and flag now"
+    raise SettingsError(f"{path}: holds records of another configuration: {shown}: {ways}")
 
 
 def open_locked(path: Path) -> Any:

@@ -242,6 +242,38 @@ def test_the_newest_records_have_their_doubtful_words_marked(sira, tmp_path):
     assert (names, limited.shows) == (["cat.png"], "1 record, the most doubtful of 3")
 
 
+def test_a_warning_ranks_as_the_threshold_and_is_on_the_page(tmp_path):
+    warned = record("warned.png", "A tree.", tree=0.95) | {"warnings": ["the picture is tiny"]}
+    doubtful, sure = record("doubtful.png", "A cat.", cat=0.1), record("sure.png", "A dog.", dog=0.9)
+    path = lines(tmp_path / "a.jsonl", [sure, warned, doubtful])
+    entries = content(make_page(path).html)["entries"]
+    assert [entry["rank"] for entry in entries] == [0.9, 0.8, 0.1]
+    assert [entry["warnings"] for entry in entries] == [[], ["the picture is tiny"], []]
+    first = content(make_page(path, limit=2).html)["entries"]
+    assert [entry["name"] for entry in first] == ["warned.png", "doubtful.png"]
+
+
+def test_captions_without_a_second_look_name_the_command_for_one(sira, tmp_path):
+    path = lines(tmp_path / "captions.jsonl", [record("a.png", "A cat.") | {"preset": "demo"}])
+    command = f"sira check {path} -p demo -o {tmp_path / 'checks.jsonl'}"
+    code, _, err = sira("report", path)
+    assert (code, f"{command} tells which objects are to doubt" in err) == (0, True)
+    assert f"<code>{command}</code>" in (tmp_path / "captions.html").read_text(encoding="utf-8")
+    for other in (record("a.png", "No") | {"schema": "sira.ask/1"}, record("a.png", "A cat.", cat=0.9)):
+        assert "sira check" not in make_page(lines(tmp_path / "b.jsonl", [other])).html
+
+
+@pytest.mark.parametrize(
+    ("more", "orders"),
+    [({}, []), ({"warnings": ["tiny"]}, ["warnings first"]), ({"cat": 0.1}, ["lowest support"])],
+)
+def test_the_orders_to_choose_from_begin_with_the_one_in_force(tmp_path, more, orders):
+    made = record("a.png", "A cat.") | more if "warnings" in more else record("a.png", "A cat.", **more)
+    page = make_page(lines(tmp_path / "a.jsonl", [made])).html
+    select = page.partition('<select id="sort">')[2].partition("</select>")[0]
+    assert re.findall(r">([\w ]+)</option>", select) == [*orders, "order of the file", "name"]
+
+
 def test_two_runs_side_by_side(tmp_path):
     other = record("cat.png", "A 🐈, a bird and a dog.", bird=0.3) | {"method": "greedy"}
     page = make_page(gallery(tmp_path), other=lines(tmp_path / "greedy.jsonl", [other, record("else.png", "A.")]))
@@ -374,6 +406,36 @@ def test_doubtful_records_come_first_and_are_searched_corrected_and_saved(show, 
     assert read(saved) == [line]
     assert not browser.run(leave)
     assert {url.partition(":")[0] for url in browser.requests()} <= {"file", "data", "blob"}
+
+
+@pytest.mark.smoke
+def test_warnings_are_among_the_doubtful_and_doubt_stays_while_one_edits(show, browser, tmp_path):
+    warned = record("warned.png", "A tree.") | {"warnings": ["the picture is tiny"]}
+    doubtful, sure = record("doubtful.png", "A cat.", cat=0.1), record("sure.png", "A dog.", dog=0.9)
+    show(records=lines(tmp_path / "a.jsonl", [sure, warned, doubtful]))
+    assert texts(browser, ".card .name") == ["doubtful.png", "warned.png", "sure.png"]
+    browser.run("filter.value = 'doubtful'; filter.dispatchEvent(new Event('input'))")
+    assert texts(browser, ".card .unsure") == ["Unsure: cat 0.10", "Warning: the picture is tiny"]
+    browser.press("j", "e", "Escape", "j", "e")
+    assert texts(browser, ".card .unsure") == ["Unsure: cat 0.10", "Warning: the picture is tiny"]
+    browser.press("Escape", "k", "e")
+    assert texts(browser, ".card:has(textarea) .tok.g4") == ["cat"]
+
+
+@pytest.mark.smoke
+@pytest.mark.parametrize("phone", [False, True])
+def test_keys_are_explained_where_there_are_some(show, browser, tmp_path, phone):
+    show(records=gallery(tmp_path))
+    if phone:
+        browser.devtools("Emulation.setTouchEmulationEnabled", enabled=True)
+        screen = {"width": 390, "height": 844, "deviceScaleFactor": 3, "mobile": True}
+        browser.devtools("Emulation.setDeviceMetricsOverride", **screen)
+    try:
+        assert browser.run("return document.querySelector('.keys').checkVisibility()") is not phone
+        assert browser.text("#count") == "3 of 3 shown."
+    finally:
+        browser.devtools("Emulation.setTouchEmulationEnabled", enabled=False)
+        browser.devtools("Emulation.clearDeviceMetricsOverride")
 
 
 @pytest.mark.smoke

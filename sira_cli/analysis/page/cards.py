@@ -23,6 +23,7 @@ from sira_cli.analysis.compare import Record, RecordFile, differences, name_of
 from sira_cli.analysis.trace.read import Candidate, Token, TracedObject, TracedText, TracedWord
 from sira_cli.errors import DataError, PictureError
 from sira_cli.look.claims import DOUBTED, bare, doubt, says_something
+from sira_cli.models import presets
 from sira_cli.pictures.names import one_line
 from sira_cli.pictures.opening import decode_picture
 from sira_cli.pictures.sources import recorded
@@ -329,10 +330,12 @@ def gallery_of(
     if len(prompts) == 1:
         entries = [entry | {"prompt": ""} for entry in entries]
     looks = {record["verify"]["min_support"] for record, _ in pairs if _objects(record)}
-    supports = [math.inf if entry["support"] is None else entry["support"] for entry in entries]
-    chosen = sorted(sorted(range(len(entries)), key=supports.__getitem__)[:limit])
+    doubts = [_rank(entry, min(looks, default=DOUBTED)) for entry in entries]
+    chosen = sorted(sorted(range(len(entries)), key=doubts.__getitem__)[:limit])
     pictures = _pictures([pairs[number][0] for number in chosen], path.parent, on_picture)
-    entries = [entries[number] | {"note": note} for number, (_, note) in zip(chosen, pictures, strict=True)]
+    shown = zip(chosen, pictures, strict=True)
+    entries = [entries[number] | {"note": note, "rank": doubts[number]} for number, (_, note) in shown]
+    ranked = "support" if looks else "warnings" if any(entry["warnings"] for entry in entries) else ""
     first, alpha = pairs[0][0], f"{ALPHA} = {pairs[0][0]['alpha']}"
     method = f"{first['method']}, K = {first['k']} of {first['layers']}, {alpha}" if first["alpha"] else first["method"]
     about = [str(first["preset"] or first["model"]), str(method)]
@@ -344,12 +347,31 @@ def gallery_of(
         "pictures": [uris for uris, _ in pictures],
         "about": " · ".join(about),
         "score": "support" if looks else "grounding" if any(entry["marks"] for entry in entries) else "",
+        "ranked": ranked,
+        "check": _check_command(path, first),
         "thresholds": " or ".join(f"{threshold:g}" for threshold in sorted(looks or {DOUBTED})),
     }
+    if not looks and gallery["check"]:
+        notes.insert(0, f"without a second look: {gallery['check']} tells which objects are to doubt")
     if missing := sum(not uris for uris, _ in pictures):
         notes.insert(0, f"without their picture: {missing:,} (the cards say why)")
     most = f", the most doubtful of {len(pairs):,}" if len(chosen) < len(pairs) else ""
     return gallery, f"{len(chosen):,} record{'s' * (len(chosen) != 1)}{most}", tuple(notes)
+
+
+def _rank(entry: Entry, threshold: float) -> float:
+    """Return the place of a record in the order of doubt: its least support; a warning counts as the threshold."""
+    support = 2.0 if entry["support"] is None else float(entry["support"])
+    return min(support, threshold) if entry["warnings"] else support
+
+
+def _check_command(path: Path, record: Record) -> str:
+    """Return the command that gives the captions of a file a second look; empty for records of another kind."""
+    if record["schema"] != "sira.caption/1" or record.get("json_schema"):
+        return ""
+    preset = str(record["preset"])
+    named = f" -p {preset}" if preset in presets.available() and preset != presets.DEFAULT else ""
+    return f"sira check {one_line(str(path))}{named} -o {one_line(str(path.with_name('checks.jsonl')))}"
 
 
 def _compared(record: Record, partner: Record | None) -> Entry:
@@ -373,6 +395,7 @@ def _entry(record: Record) -> Entry:
         "key": str(record["key"]),
         "prompt": str(record["prompt"]),
         "support": min((each["support"] for each in _objects(record)), default=None),
+        "warnings": [str(warning) for warning in record.get("warnings") or ()],
         **_text(record),
     }
 

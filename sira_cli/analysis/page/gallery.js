@@ -8,13 +8,13 @@ const { place, names, entries } = JSON.parse(field("records").textContent);
 const pictures = field("pictures").textContent.split("\n");
 const PLACE = `sira.corrections ${place}`;
 const ORDERS = {
-  support: (one, other) => (entries[one].support ?? 2) - (entries[other].support ?? 2) || one - other,
+  rank: (one, other) => entries[one].rank - entries[other].rank || one - other,
   file: (one, other) => one - other,
   name: (one, other) => entries[one].name.localeCompare(entries[other].name, undefined, { numeric: true }) || one - other,
 };
 const FILTERS = {
   all: () => true,
-  doubtful: (entry) => entry.unsure.length > 0 && !isCorrected(entry),
+  doubtful: (entry) => entry.unsure.length + entry.warnings.length > 0 && !isCorrected(entry),
   different: (entry) => entry.other !== null && (entry.other.text !== textOf(entry) || entry.other.error !== entry.error),
   corrected: isCorrected,
   failed: (entry) => entry.error !== "",
@@ -96,7 +96,8 @@ function choose() {
   const words = field("words").value.toLowerCase().split(/\s+/).filter(Boolean);
   const fits = FILTERS[field("filter").value];
   const shown = entries.map((entry, number) => number).filter((number) => {
-    const said = `${textOf(entries[number])} ${entries[number].name} ${entries[number].unsure.join(" ")}`.toLowerCase();
+    const { name, unsure, warnings } = entries[number];
+    const said = [textOf(entries[number]), name, ...unsure, ...warnings].join(" ").toLowerCase();
     return fits(entries[number]) && words.every((word) => said.includes(word));
   });
   Object.assign(state, { shown: shown.sort(ORDERS[field("sort").value]), made: 0 });
@@ -137,7 +138,7 @@ function picture(number) {
 }
 
 function write(card, entry) {
-  const { other, prompt, note, name } = entry;
+  const { other, prompt, note, name, warnings } = entry;
   const corrected = isCorrected(entry);
   const now = corrected ? { text: textOf(entry), unsure: [] } : entry;
   const hints = [other === null ? `Not in ${names[1]}.` : "", note].filter(Boolean);
@@ -145,6 +146,7 @@ function write(card, entry) {
     ...(prompt ? [element("p", { className: "hint" }, prompt)] : []),
     ...said(now, other === undefined ? "" : names[0]),
     ...(other ? said(corrected ? { ...other, only: [] } : other, names[1]) : []),
+    ...warnings.map((warning) => element("p", { className: "unsure" }, `Warning: ${warning}`)),
     ...hints.map((hint) => element("p", { className: "hint" }, hint)),
     element("p", { className: "foot" },
       element("span", { className: "name" }, name),
@@ -195,7 +197,8 @@ function edit(card) {
   const buttons = [button("Keep", () => done(area.value)), button("Leave", close)];
   if (isCorrected(entry)) buttons.push(button("First text", () => done(entry.text)));
   if (entry.other) buttons.push(button(`Text of ${names[1]}`, () => done(entry.other.text)));
-  card.querySelector(".said").replaceChildren(area, element("p", { className: "foot" }, ...buttons));
+  const doubts = card.querySelectorAll(".said > :is(h2, .text, .unsure)"); // what is to correct stays in view
+  card.querySelector(".said").replaceChildren(...doubts, area, element("p", { className: "foot" }, ...buttons));
   area.focus();
 }
 
