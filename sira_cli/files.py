@@ -27,12 +27,13 @@ _WINDOWS_RESERVED = re.compile(
 
 @contextmanager
 def replacing(path: Path) -> Iterator[BinaryIO]:
-    """Yield a new file that takes the place of `path` when the block ends without an error.
+    """Yield a new file that takes the place of `path`, in folders that it makes, when the block ends without an error.
 
     Readers see the old file or the new one, never a part of it, even if the process is killed. A link stays, and its
     target is replaced; mode and owner stay. Other hard links of the old file keep its content.
     """
     check_unprotected(path)
+    make_folder(path.parent)
     with writing(path):
         path = path.resolve() if path.is_symlink() else path
         temporary, file = _temporary(path)

@@ -38,13 +38,16 @@ def test_exit_codes(sira, tmp_path):
     bad, picture = tmp_path / "bad.jsonl", tmp_path / "bad.png"
     bad.write_text("[1]\n")
     picture.write_text("no picture")
+    good = Path(__file__).parents[1] / "examples/scene-2900000.png"
     for command, expected in (
         (("eval", "pope", bad, "--images", tmp_path), 2),  # a data file
         (("caption", picture, "-p", "demo", "-o", bad), 2),  # records that are none
-        (("report", bad, "-o", tmp_path / "page.html"), 1),  # a trace
-        (("caption", tmp_path / "none.png", "-p", "demo"), 1),  # nothing to do
-        (("caption", picture, "-p", "demo"), 3),  # a picture
-        (("caption", picture, "-m", tmp_path / "no-model"), 1),  # a model
+        (("report", bad, "-o", tmp_path / "page.html"), 2),  # a trace
+        (("caption", tmp_path / "none.png", "-p", "demo"), 2),  # wrong paths: of a picture, of no picture, of a model
+        (("caption", picture, "-p", "demo"), 2),
+        (("caption", good, "-m", tmp_path / "no-model"), 2),
+        (("caption", picture, good, "-p", "demo", "-o", tmp_path / "new.jsonl"), 3),  # one of two pictures
+        (("caption", good, "-m", "owner/model", "--offline"), 1),  # a model that is not here
     ):
         code, out, err = sira(*command)
         assert (code, out, err.startswith("sira: "), "Traceback" in err) == (expected, "", True, False), err

@@ -75,6 +75,14 @@ def test_a_write_that_fails_removes_no_file_of_the_next_writer(tmp_path, monkeyp
     assert (path.read_text(), names(tmp_path)) == ("whole", ["table.csv"])
 
 
+def test_folders_of_a_new_file_are_made(tmp_path):
+    with replacing(tmp_path / "a" / "b" / "file") as file:
+        file.write(b"x")
+    assert (tmp_path / "a" / "b" / "file").read_bytes() == b"x"
+    with pytest.raises(SettingsError, match="file: exists, but a folder is needed here"):
+        replacing(tmp_path / "a" / "b" / "file" / "other").__enter__()
+
+
 def test_names_modes_and_errors_are_those_of_plain_files(tmp_path):
     longest = tmp_path / ("x" * 255)
     with replacing(longest) as file:
@@ -82,7 +90,7 @@ def test_names_modes_and_errors_are_those_of_plain_files(tmp_path):
     (tmp_path / "plain").write_text("x")
     assert len({stat.S_IMODE(path.stat().st_mode) for path in (longest, tmp_path / "plain")}) == 1
     (tmp_path / "folder").mkdir()
-    for place in (tmp_path / "nowhere" / "file", tmp_path / ("x" * 256), tmp_path / "folder"):
+    for place in (tmp_path / ("x" * 256), tmp_path / "folder"):
         with pytest.raises(SiraError, match="cannot be written"), replacing(place) as file:
             file.write(b"x")
     assert names(tmp_path) == ["folder", "plain", "x" * 255]

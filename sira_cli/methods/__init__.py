@@ -8,6 +8,8 @@ when it is used.
 
 from __future__ import annotations
 
+import difflib
+
 from sira_cli.errors import SettingsError
 from sira_cli.methods.base import Ability, Method
 from sira_cli.methods.deco import Deco
@@ -61,7 +63,9 @@ def find(method: str | Method) -> Method:
     if isinstance(method, Method):
         return method
     if not isinstance(method, str) or method not in METHODS:
-        raise SettingsError(f"no method named {method!r}; available: {', '.join(METHODS)}")
+        close = difflib.get_close_matches(str(method), METHODS, n=1, cutoff=0.5)
+        meant = f"; did you mean {close[0]}?" if close else ""
+        raise SettingsError(f"no method named {method!r}{meant}; available: {', '.join(METHODS)}")
     return METHODS[method]
 
 

@@ -18,7 +18,7 @@ from huggingface_hub.hf_api import RepoSibling
 from huggingface_hub.utils._paths import filter_repo_objects
 from huggingface_hub.utils._validators import validate_repo_id
 
-from sira_cli.errors import ModelNotFoundError, UnsupportedModelError
+from sira_cli.errors import ModelNotFoundError, SettingsError, UnsupportedModelError
 from sira_cli.files import from_home
 from sira_cli.models.preset import Preset
 from sira_cli.models.presets import BUNDLED, BUNDLED_FOLDER
@@ -129,16 +129,23 @@ def find_config(preset: Preset, *, offline: bool = False) -> Path:
         return Path(download()).parent
 
 
+def _wrong_path(message: str) -> ModelNotFoundError:
+    """Return the error of a path that is no model, with the exit code of all wrong paths."""
+    error = ModelNotFoundError(message)
+    error.exit_code = SettingsError.exit_code
+    return error
+
+
 def _as_folder(model: str) -> Path | None:
     """Return the folder that `model` names; None for a hub id."""
     folder = BUNDLED_FOLDER if model == BUNDLED else from_home(model)
     if folder.is_dir():
         _check_folder(folder, model)
         if not (folder / "config.json").is_file():
-            raise ModelNotFoundError(f"model folder {folder}: no config.json; expected a Hugging Face checkpoint")
+            raise _wrong_path(f"model folder {folder}: no config.json; expected a Hugging Face checkpoint")
         return folder
     if folder.is_absolute() or model.startswith(("./", "../", "~")):
-        raise ModelNotFoundError(f"model folder {model} does not exist")
+        raise _wrong_path(f"model folder {model} does not exist")
     try:
         validate_repo_id(model)
     except hub_errors.HFValidationError:

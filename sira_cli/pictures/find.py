@@ -16,7 +16,7 @@ from itertools import chain
 from pathlib import Path, PurePath
 from typing import BinaryIO
 
-from sira_cli.errors import DataError, PictureError, SettingsError, install
+from sira_cli.errors import DataError, PictureError, PictureSettingsError, SettingsError, install
 from sira_cli.pictures.datasets import IN_FOLDERS, is_data_file, pictures_in
 from sira_cli.pictures.names import is_uri, on_disk, one_line, public
 from sira_cli.pictures.opening import RAW, VIDEOS, endings
@@ -289,7 +289,22 @@ def check_any_exists(pictures: Sequence[Picture], advice: str = "") -> None:
         raise DataError(first.fault + (f"; nor can any of the other {more} be read" if more else ""))
     missing = next(source for source in first.sources if source.is_here() is False)
     others = f", nor any of the other {more}" if more else ""
-    raise PictureError(f"{missing.label}: no such file{others}{advice}")
+    raise PictureSettingsError(f"{missing.label}: no such file{others}{advice}")
+
+
+def check_any_readable(pictures: Sequence[Picture]) -> None:
+    """Check that a few named files are not all of another kind than pictures, before a model is loaded."""
+    faults = []
+    if any(picture.is_here() is None for picture in pictures):
+        return  # it is somewhere else
+    for picture in pictures:
+        try:
+            picture.pixels(picture.files())
+        except PictureError as error:
+            faults.append(error)
+    if faults and len(faults) == len(pictures):
+        others = f", nor is any of the other {len(pictures) - 1}" if len(pictures) > 1 else ""
+        raise PictureSettingsError(f"{faults[0]}{others}") from faults[0]
 
 
 def check_images(folder: Path, names: Sequence[str]) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import sys
 from collections.abc import Callable, Mapping, Sequence
@@ -13,12 +14,13 @@ from typing import Any
 
 from sira_cli.errors import DataError, PictureError, SettingsError
 from sira_cli.parsing import from_json
-from sira_cli.pictures.find import Pictures, Shard, check_any_exists, find_pictures, read_list
+from sira_cli.pictures.find import Pictures, Shard, check_any_exists, check_any_readable, find_pictures, read_list
 from sira_cli.pictures.names import is_uri, is_utf8, joined
 from sira_cli.pictures.picture import Picture, group_of
 from sira_cli.pictures.rows import IMAGE_COLUMNS, TableRow, brief, name_of, read_table, text_of, usual_column
 from sira_cli.pictures.sources import STDIN, located
 
+FEW = 8  # named files that are looked at before a model is loaded
 SEVERAL = "images"  # the field of a row with pictures that are shown together
 _NAME = re.compile(r"\{([A-Za-z_][\w.-]*)(?:\|([^{}]*))?\}")  # {name} or {name|default}
 _LOOKED_AT = 20  # pictures of a data set, whose columns may differ
@@ -65,6 +67,8 @@ class Selection:
             part |= {"recursive": self.recursive, "exclude": self.exclude or ()}
             pictures = find_pictures(self.all_paths(), repeats=together, **part)
         check_any_exists(pictures)
+        if self.files_from is None and len(pictures) <= FEW and not any(map(os.path.isdir, self.paths)):
+            check_any_readable(pictures)
         if not together:
             return pictures
         if several := next((picture for picture in pictures if picture.sources[0].several), None):

@@ -159,6 +159,7 @@ def open_locked(path: Path) -> Any:
             raise SettingsError(f"{path}: is not a regular file: give another `output=`")
         check_unprotected(path)
         check_folder(path.resolve().parent, "give another `output=`")
+        make_folder(path.resolve().parent)
         while True:
             path.touch()
             file = path.open("r+b", buffering=0)

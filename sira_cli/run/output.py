@@ -64,8 +64,7 @@ class Files:
             path = path.with_stem(f"{path.stem}-{self.method}")
         if path.suffix.lower() != ".jsonl":
             raise SettingsError(f"`output=` {path}: expected a name that ends in .jsonl, or a folder")
-        if not path.parent.is_dir():
-            raise SettingsError(f"`output=` {path}: the folder {path.parent} does not exist: make it first")
+        make_folder(path.parent)
         return path
 
 

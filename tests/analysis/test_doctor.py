@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from contextlib import nullcontext
+from pathlib import Path
 from types import SimpleNamespace
 
 import psutil
@@ -106,6 +107,8 @@ def test_the_command_examines_this_machine(sira, memory, monkeypatch):
     lines = [line.split() for line in text.splitlines()]
     for row in (["llava-1.5-7b", "15.4", "GB", "no"], ["qwen3.5-4b", "9.8", "GB", "yes"], ["hub", "offline", "mode"]):
         assert row in lines
+    assert any(line[:5] == ["qwen3-vl-2b", "5.0", "GB", "yes", "recommended,"] for line in lines)
+    assert f"time {doctor.CPU_TIME}".split() in lines
     assert (code, text.endswith("\nnext: sira demo (drawn scenes only)\n")) == (0, True)
     monkeypatch.setattr(doctor, "hub_state", lambda: hub.REACHABLE)
     text = sira("doctor")[1]
@@ -127,7 +130,31 @@ def test_the_largest_that_fits_up_to_the_default_is_recommended(fitting, hub_is,
     bare = [name.rstrip("*") for name in fitting]
     sizes = {name: GB + (bare.index(name) if name in bare else 0) for name in KNOWN}
     fits = [PresetFit(name, size, name in bare, f"{name}*" in fitting) for name, size in sizes.items()]
-    assert recommend(fits, hub_is) == expected
+    assert recommend(fits, hub_is, "cuda:0") == expected
+
+
+@pytest.mark.parametrize(
+    ("downloaded", "hub_is", "expected"),
+    [
+        ((), hub.REACHABLE, "smolvlm2-2.2b"),
+        (("qwen2.5-vl-7b",), hub.REACHABLE, "qwen2.5-vl-7b"),
+        (("qwen2.5-vl-7b", "gemma3-4b"), "offline mode", "gemma3-4b"),
+        ((), "offline mode", None),
+    ],
+)
+def test_on_a_cpu_the_smallest_at_hand_is_recommended(downloaded, hub_is, expected):
+    sizes = {"smolvlm2-2.2b": 1, "gemma3-4b": 2, "qwen2.5-vl-7b": 3}
+    fits = [PresetFit(name, size, True, name in downloaded) for name, size in sizes.items()]
+    assert recommend(fits, hub_is, "cpu") == expected
+
+
+def test_the_time_that_doctor_names_is_the_measured_one():
+    path = Path(__file__).parents[2] / "docs/bench/cpu-qwen2.5-vl-3b.json"
+    measured = json.loads(path.read_text(encoding="utf-8"))
+    (sira,) = (row for row in measured["rows"] if row["method"] == "sira")
+    seconds = sira["requests"]["64"]["seconds"]["median"]
+    assert f"{seconds:.0f} s for 64 tokens of Qwen2.5-VL 3B, on 2 threads of an AMD EPYC" in doctor.CPU_TIME
+    assert measured["device"] == "AMD EPYC, 2 threads"
 
 
 def test_vllm_and_extras_that_are_missing(monkeypatch):

@@ -57,6 +57,37 @@ def test_one_bad_picture_does_not_end_the_run(sira, tmp_path):
     assert err.splitlines()[1:] == [*(f"sira: {each}" for each in told), "sira: 3 of 5 pictures failed"]
 
 
+def test_records_go_into_a_folder_that_is_made_and_name_the_next_steps(sira, tmp_path):
+    records, checks = tmp_path / "new" / "captions.jsonl", tmp_path / "new" / "checks.jsonl"
+    code, out, err = sira("caption", *EXAMPLES[:2], *FAST, "-o", records)
+    assert (code, out, len(records.read_text(encoding="utf-8").splitlines())) == (0, "", 2)
+    done, look, check = err.splitlines()
+    assert re.fullmatch(rf"sira: 2 of 2 pictures done in .* \(.*/s after loading\): {records}", done)
+    assert look == f"sira: look at them: sira report {records}"
+    assert check == f"sira: which objects are to doubt: sira check {records} -p demo -o {checks}"
+    code, _, err = sira("caption", *EXAMPLES[:2], *FAST, "-o", records)
+    assert (code, err) == (0, f"sira: 2 of 2 pictures were done before: {records}\n")
+    code, _, err = sira("caption", *EXAMPLES[:2], *FAST, "-o", records, "--verify", "flag")
+    assert (code, f"look at the captions that it holds with `sira check {records} -o {checks}`, " in err) == (2, True)
+    words = check.partition(": sira ")[2].partition(": sira ")[2]
+    code, out, _ = sira(*shlex.split(words))
+    assert (code, out.splitlines()[-1][:10], checks.exists()) == (0, "2 captions", True)
+
+
+@pytest.mark.parametrize("more", [("--verify", "flag"), ("--schema", "labels")])
+def test_only_captions_without_a_second_look_name_one(sira, tmp_path, more):
+    _, _, err = sira("caption", EXAMPLES[0], *FAST, "-o", tmp_path / "a.jsonl", *more)
+    assert "sira check" not in err
+
+
+def test_a_run_that_decoded_nothing_has_no_rate_and_no_page(sira, tmp_path):
+    for name in "ab":
+        (tmp_path / f"{name}.jpg").write_bytes(b"\xff\xd8 not really")
+    code, _, err = sira("caption", tmp_path, *FAST, "-o", tmp_path / "a.jsonl")
+    done = f"sira: 0 of 2 pictures done, 2 failed (--retry-errors tries them again): {tmp_path / 'a.jsonl'}"
+    assert (code, err.splitlines()[-1]) == (3, done)
+
+
 def test_an_unforeseen_error_is_one_record_too(sira, monkeypatch):
     monkeypatch.setattr("sira_cli.run.lvlm.Lvlm.generate", None)  # TypeError
     code, out, err = sira("caption", EXAMPLES[0], *FAST, "--json")
@@ -132,6 +163,7 @@ def test_a_preset_is_shown_and_checked_also_against_the_layers_of_a_model_that_i
 def test_presets_new_gives_a_preset_that_works(sira, tmp_path, llava_folder, photos):
     code, out, err = sira("presets", "new", llava_folder)
     assert (code, "8 decoder layers, image token id" in err) == (0, True)
+    assert "not saved" not in err  # it goes into a file
     mine = tmp_path / "mine.yaml"
     mine.write_text(out)
     code, out, _ = sira("caption", photos["chelsea"], "-p", mine, "--max-new-tokens", 3, "--json")

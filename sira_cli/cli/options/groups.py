@@ -9,6 +9,7 @@ from __future__ import annotations
 import copy
 import functools
 import inspect
+import os
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import MISSING, Field, asdict, dataclass, field, fields, is_dataclass
@@ -225,9 +226,13 @@ class FewOptions(Group, title="Pictures"):
         if not paths and own.get("files_from") is None and questions is None:
             instead = ", or --files-from FILE" * ("files_from" in own)
             raise SettingsError(f"Missing argument 'PATH': a picture, a folder, a glob{instead}")
+        from sira_cli.models.presets import available
         from sira_cli.pictures.find import Shard
         from sira_cli.pictures.selection import Selection
 
+        for path in paths or ():
+            if path in available() and not os.path.lexists(path):
+                raise SettingsError(f"{path}: no such file; the preset is -p {path}")
         if own.get("shard") is not None:
             own["shard"] = Shard.parse(own["shard"])
         return Selection(paths or [], questions, **own)

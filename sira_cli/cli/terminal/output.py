@@ -129,8 +129,6 @@ def check_file(option: str, file: Path | None, overwrite: bool = True) -> None:
         return
     if file.is_dir():
         raise SettingsError(f"{option} {file}: is a folder, expected a file")
-    if not file.parent.is_dir():
-        raise SettingsError(f"{option} {file}: the folder {file.parent} does not exist: make it first")
     if file.exists() and not overwrite:
         raise SettingsError(f"{option} {file}: exists: give another, or --overwrite")
     check_unprotected(file)
