@@ -165,13 +165,19 @@ class Export:
             yield recorded(record["file_name"], self.path.parent), record, before
 
     def write_table(self, path: Path) -> None:
-        """Write all records to a .csv or .parquet file, one row each; nested fields (`words`, ...) are JSON."""
+        """Write all records to a .csv or .parquet file, one row each; nested fields are JSON.
+
+        The name of the picture comes first. A .csv is in UTF-8 with a byte order mark, as Excel needs it.
+        """
         is_parquet = path.suffix.lower() == ".parquet"
         if is_parquet and importlib.util.find_spec("pyarrow") is None:
             raise SettingsError(f"{path}: Parquet needs pyarrow: {install('data')}, or write .csv")
         types = {each.name: str(each.type).removesuffix(" | None") for each in fields(Result)}
         columns = [name for name in types if name in self._keys or name not in OPTIONAL]
-        types = dict.fromkeys(["id"] * ("id" in self._keys) + columns, "") | {name: types[name] for name in columns}
+        first = ["file_name"]
+        if "id" in self._keys:
+            first.append("id")
+        types = dict.fromkeys([*first, *columns], "") | {name: types[name] for name in columns}
         with replacing(path) as file:
             (_write_parquet if is_parquet else _write_csv)((_flat(record) for _, record, _ in self), types, file)
 
@@ -300,7 +306,7 @@ def _flat(record: Record) -> Record:
 
 
 def _write_csv(records: Iterator[Record], types: Mapping[str, str], file: IO[bytes]) -> None:
-    text = io.TextIOWrapper(file, encoding="utf-8", newline="")
+    text = io.TextIOWrapper(file, encoding="utf-8-sig", newline="")  # without the mark Excel takes another encoding
     writer = csv.writer(text)
     writer.writerow(types)
     writer.writerows([record.get(name, "") for name in types] for record in records)

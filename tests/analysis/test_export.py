@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import csv
 import json
 import os
@@ -15,6 +16,7 @@ from PIL import Image
 from sira_cli.analysis.export import _can_have_a_sidecar, arguments, corrected
 from sira_cli.errors import DataError
 from sira_cli.pictures.picture import Picture
+from sira_cli.pictures.rows import read_rows
 from sira_cli.pictures.sources import located
 from tests.support.eval.writing import lines, read, save
 from tests.support.records import caption_record
@@ -52,10 +54,20 @@ def test_a_table_has_a_row_per_picture(folder, sira):
     assert (code, err.count(": 3\n")) == (0, 2)
     from pyarrow import parquet
 
-    with (folder / "c.csv").open(newline="", encoding="utf-8") as file:
+    with (folder / "c.csv").open(newline="", encoding="utf-8-sig") as file:
         for rows in ([*csv.DictReader(file)], parquet.read_table(folder / "c.parquet").to_pylist()):
             found = [(row["file_name"], row["status"], row["text"]) for row in rows]
             assert found == [("a.png", "ok", "A dog."), ("b.png", "ok", "Two cats."), ("c.png", "error", "")]
+
+
+def test_a_csv_file_is_one_that_excel_reads_and_begins_with_the_name(folder, sira):
+    lines(folder / "captions.jsonl", [{"id": "q1", **caption_record("a.png", "Une forêt, 雨.")}])
+    code, *_ = sira("export", folder / "captions.jsonl", "--csv", folder / "c.csv")
+    data = (folder / "c.csv").read_bytes()
+    assert (code, data[:3]) == (0, codecs.BOM_UTF8)
+    assert data[3:].startswith(b"file_name,id,schema,")
+    [(_, row)] = read_rows(folder / "c.csv")  # our own reader
+    assert (row["file_name"], row["text"]) == ("a.png", "Une forêt, 雨.")
 
 
 def test_text_files_are_those_of_a_run(folder, sira):
