@@ -6,6 +6,7 @@ file of records: one line of JSON per picture, appended and flushed as soon as i
 
 from __future__ import annotations
 
+import glob
 import itertools
 import json
 import logging
@@ -56,7 +57,7 @@ class ContinuedFile:
         """Get ready to append: drop a torn last line, or with `overwrite` everything."""
         self._is_unused = False
         if self._overwrite and os.fstat(self._file.fileno()).st_size:
-            self._copy = _copied(self._file, self.path)
+            self._copy = _copied(self._file, self.path, "kept")
         self._file.truncate(self._end)
 
     def add(self, data: bytes) -> None:
@@ -74,10 +75,19 @@ class ContinuedFile:
         self._end += len(data)
 
     def complete(self) -> None:
-        """Note that everything is written, and remove the copy of the old file."""
+        """Note that everything is written; remove copies of the old file, also of replacing runs that did not end."""
         if self._copy is not None:
             self._copy.unlink(missing_ok=True)
+            for copy in self.path.parent.glob(f"{glob.escape(self.path.stem)}-kept-[0-9]*{self.path.suffix}"):
+                self._remove_ours(copy)
         self._copy = None
+
+    def _remove_ours(self, copy: Path) -> None:
+        with suppress(OSError):
+            with copy.open("rb") as file:
+                is_ours = file.read(len(self.beginning)) == self.beginning
+            if is_ours:
+                copy.unlink()
 
     def close(self) -> None:
         """Close the file and release its lock. A new file is removed if nothing has begun."""
@@ -130,7 +140,7 @@ class ContinuedFile:
             )
         if not is_there:
             make_folder(self.path.parent)
-            copy = _copied(self._file, self.path)
+            copy = _copied(self._file, self.path, "rescued")
             rename = f"rename it to {self.path.name} and " * (copy != self.path)
             raise SiraError(
                 f"{self.path}: was removed or replaced during the run: all finished records are in {copy}: {rename}"
@@ -176,9 +186,9 @@ def open_locked(path: Path) -> Any:
         raise SiraError(f"{path}: cannot be opened for writing: {error.strerror}: give another `output=`") from error
 
 
-def _copied(file: Any, path: Path) -> Path:
-    """Write the content of an open, perhaps already removed, file to a path; under an unused name if it is taken."""
-    names = (path.with_stem(f"{path.stem}-kept-{number}") for number in itertools.count(1))
+def _copied(file: Any, path: Path, mark: str) -> Path:
+    """Write the content of an open, perhaps already removed, file to a path; if it is taken, `path-MARK-NUMBER`."""
+    names = (path.with_stem(f"{path.stem}-{mark}-{number}") for number in itertools.count(1))
     copy = next(each for each in itertools.chain([path], names) if not each.exists())
     with replacing(copy) as new:
         file.seek(0)

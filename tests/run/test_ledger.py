@@ -97,6 +97,24 @@ def test_other_peoples_files_are_refused_and_left_alone(path, content):
     assert [*path.parent.iterdir()] == [path]
 
 
+def test_a_complete_replacing_run_removes_what_incomplete_ones_kept(path):
+    write(path, record("a.jpg"))
+    foreign, named = path.with_stem("captions-kept-9"), path.with_stem("captions-kept-mine")
+    foreign.write_text("my notes")
+    named.write_text(path.read_text())
+    for _ in range(2):  # they do not end
+        with closing(Ledger(path, overwrite=True)) as ledger:
+            ledger.begin()
+            ledger.append(record("b.jpg"))
+    kept = [path.with_stem(f"captions-kept-{number}") for number in (1, 2)]
+    assert [names(copy) for copy in kept] == [["a.jpg"], ["b.jpg"]]
+    with closing(Ledger(path, overwrite=True)) as ledger:
+        ledger.begin()
+        ledger.append(record("c.jpg"))
+        ledger.finish(["c.jpg"])
+    assert (names(path), sorted(path.parent.iterdir())) == (["c.jpg"], sorted([path, foreign, named]))
+
+
 def test_another_configuration_is_refused_with_what_differs(path):
     write(path, record("a.jpg"))
     with closing(Ledger(path)) as ledger:
@@ -175,11 +193,11 @@ def test_a_record_is_not_kept_in_memory(path):
 def test_a_file_that_is_gone_leaves_its_records(tmp_path, how, at_the_end):
     path = tmp_path / "out/captions.jsonl"
     path.parent.mkdir()
-    place = path if how != "replaced" else path.with_name("captions-kept-2.jsonl")
+    place = path if how != "replaced" else path.with_name("captions-rescued-2.jsonl")
     with closing(begun(path, record("a.jpg"), record("b.jpg"))) as ledger:
         shutil.rmtree(path.parent) if "folder" in how else path.unlink()
         if how == "replaced":
-            for other in (path, path.with_name("captions-kept-1.jsonl")):
+            for other in (path, path.with_name("captions-rescued-1.jsonl")):
                 other.write_text("of somebody else")
         with pytest.raises(SiraError, match=rf"removed or replaced .*: all finished records are in {place}: "):
             ledger.finish(["b.jpg", "a.jpg"]) if at_the_end else ledger.append(record("c.jpg"))
