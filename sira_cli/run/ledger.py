@@ -155,10 +155,11 @@ def check_same(path: Path, now: Mapping[str, Any], there: Mapping[str, Any]) -> 
         return
     shown = "; ".join(f"{name} is {there[name]!r} there and {now[name]!r} now" for name in differing)
     ways = "give another `output=`, or `overwrite=` to start again"
-    if now.get("verify.mode") == "flag" and all(name.startswith("verify.") for name in differing):
+    first_look = now.get("verify.mode") == "flag" and there.get("verify.mode", "") is None
+    if first_look and all(name.startswith("verify.") for name in differing):
         checks = path.with_name("checks.jsonl")
         ways = f"look at the captions that it holds with `sira check {path} -o {checks}`, {ways}"
-        shown = f"{there['verify.mode'] or 'none'} is the second look there and flag now"
+        shown = "none had a second look"
     raise SettingsError(f"{path}: holds records of another configuration: {shown}: {ways}")
 
 

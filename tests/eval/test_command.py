@@ -93,7 +93,7 @@ try: main()
 except SystemExit as stop: print(stop.code, [name for name in ("torch", "transformers") if name in sys.modules])
 """
     run = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
-    assert run.stdout == "1 []\n"
+    assert run.stdout == "2 []\n"
     assert run.stderr.endswith(f"no such file, nor any of the other {SCENES - 1}: is --images right?\n")
 
 

@@ -79,7 +79,7 @@ def test_nothing_left_to_do_needs_no_weights(sira, folder, llava_folder, tmp_pat
     assert sira(*command)[0] == 0
     before, facts = output.read_bytes(), report_of(folder)
     (model / "model.safetensors").unlink()
-    said = f"sira: 6 of 6 pictures were done before: {output}\nsira: look at them: sira report {output}\n"
+    said = f"sira: 6 of 6 pictures were done before: {output}\n"
     assert sira(*command) == (0, "", said)
     assert output.read_bytes() == before
     assert "torch" not in imported(*command)[1]
