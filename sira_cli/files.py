@@ -84,30 +84,46 @@ def _removed_after_errors(path: Path) -> Iterator[None]:
 def _temporary(path: Path) -> tuple[Path, BinaryIO]:
     """Open and lock an empty file next to `path`.
 
-    Its name depends only on `path`, so the next writer of the same file reuses the leftover of a killed process. While
-    another process writes it, the name is random.
+    Its name depends only on `path`, so the next writer of the same file reuses the leftover of a killed process. Where
+    another process writes it, or anything else has this name, the name is random.
     """
     stem = f".sira-{hashlib.sha256(os.fsencode(path.name)).hexdigest()[:16]}"
-    temporary = path.with_name(f"{stem}.tmp")
-    while True:
-        file = os.fdopen(os.open(temporary, os.O_RDWR | os.O_CREAT | getattr(os, "O_BINARY", 0), 0o666), "wb")
-        if _is_ours(file, temporary):
+    leftover = path.with_name(f"{stem}.tmp")
+    with suppress(OSError):  # a link, or a file of another user, who could have foretold the name
+        file = _opened(leftover, 0)
+        if _is_ours(file, leftover):
             file.truncate()
-            return temporary, file
+            return leftover, file
         file.close()
+    while True:
         temporary = path.with_name(f"{stem}-{secrets.token_hex(4)}.tmp")
+        with suppress(FileExistsError):
+            return temporary, _opened(temporary, os.O_EXCL)
+
+
+def _opened(path: Path, flags: int) -> BinaryIO:
+    """Open a file for writing as it is, or create it; no link is followed, and no pipe waited for."""
+    for name in ("O_NOFOLLOW", "O_NONBLOCK", "O_BINARY"):
+        flags |= getattr(os, name, 0)
+    return os.fdopen(os.open(path, os.O_RDWR | os.O_CREAT | flags, 0o666), "wb")
 
 
 def _is_ours(file: BinaryIO, path: Path) -> bool:
-    """Lock an open file; return whether no other process holds it and the name still refers to it."""
+    """Lock an open file; return whether only this process writes it, and only by this name."""
     from filelock import lock_descriptor  # late: the list of benchmarks imports this module, and help has to be fast
 
+    found = os.fstat(file.fileno())
+    if not stat.S_ISREG(found.st_mode) or found.st_nlink != 1:
+        return False
+    if os.name != "nt" and found.st_uid != os.geteuid():
+        return False
+    with suppress(OSError):  # this file system has no locks
+        if not lock_descriptor(file.fileno(), blocking=False):
+            return False
     try:
-        return lock_descriptor(file.fileno(), blocking=False) and os.path.samestat(os.fstat(file.fileno()), path.stat())
+        return os.path.samestat(found, path.lstat())
     except FileNotFoundError:
         return False
-    except OSError:  # this file system has no locks
-        return True
 
 
 def write_whole(path: Path, data: bytes, *, overwrite: bool = True) -> None:

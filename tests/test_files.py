@@ -83,6 +83,37 @@ def test_folders_of_a_new_file_are_made(tmp_path):
         replacing(tmp_path / "a" / "b" / "file" / "other").__enter__()
 
 
+@pytest.mark.parametrize("kind", ["link", "dangling", "hard link", "pipe", "folder", "stranger"])
+def test_a_temporary_name_that_somebody_has_taken_is_left_alone(tmp_path, kind):
+    """In a folder that others may write to, the name can be foretold: a link there would lead to any file."""
+    path, victim = tmp_path / "table.csv", tmp_path / "victim"
+    subprocess.run([sys.executable, "-c", KILLED, str(path)], check=False)
+    (taken,) = tmp_path.iterdir()
+    if kind != "stranger":
+        taken.unlink()
+    elif os.geteuid() != 0:
+        pytest.skip("needs a file of another user")
+    if kind != "dangling":
+        victim.write_text("mine")
+    make = {
+        "link": lambda: taken.symlink_to(victim),
+        "dangling": lambda: taken.symlink_to(victim),
+        "hard link": lambda: taken.hardlink_to(victim),
+        "pipe": lambda: os.mkfifo(taken),
+        "folder": taken.mkdir,
+        "stranger": lambda: os.chown(taken, 12345, 12345),
+    }
+    make[kind]()
+    before = taken.lstat()
+    with replacing(path) as file:
+        file.write(b"new")
+    assert path.read_text() == "new"
+    assert taken.lstat() == before
+    assert victim.exists() == (kind != "dangling")
+    assert kind == "dangling" or victim.read_text() == "mine"
+    assert len(names(tmp_path)) == 2 + (kind != "dangling")
+
+
 def test_names_modes_and_errors_are_those_of_plain_files(tmp_path):
     longest = tmp_path / ("x" * 255)
     with replacing(longest) as file:
