@@ -1,4 +1,4 @@
-"""From the bytes of a picture file to the picture as viewers show it: upright, in RGB.
+"""From the bytes of a picture file to the picture as viewers show it: upright, in sRGB.
 
 A picture of 179 million pixels, the most that Pillow opens, takes 0.7 GB. Pictures that do not fit into `MEMORY` wait,
 and whatever needs a second copy of the samples is done strip by strip.
@@ -20,6 +20,7 @@ import numpy as np
 from PIL import ExifTags, Image, ImageOps, TiffImagePlugin, UnidentifiedImageError
 
 from sira_cli.errors import HugePictureError, PictureError, PictureMemoryError, install
+from sira_cli.pictures.colours import Conversion, conversion_of, has_unusable_profile
 from sira_cli.pictures.names import one_line
 
 BOUND = 2**26  # pixels; half the width and height is still more than any model reads
@@ -70,9 +71,9 @@ def decode_picture(
 ) -> tuple[Image.Image, tuple[str, ...]]:
     """Return upright RGB from a picture's file, or from an image, and warnings about it. Safe in threads.
 
-    EXIF orientation is applied, transparency is laid on white, 16-bit and float samples are scaled to 8 bits, and of an
-    animation the first frame is taken. Pictures of more than `BOUND` pixels are reduced, so that memory has a limit;
-    with `side`, a JPEG is decoded smaller, but still twice as large as that.
+    EXIF orientation and colour profile are applied, transparency is laid on white, 16-bit and float samples are scaled
+    to 8 bits, and of an animation the first frame is taken. Pictures of more than `BOUND` pixels are reduced, so that
+    memory has a limit; with `side`, a JPEG is decoded smaller, but still twice as large as that.
     """
     if isinstance(data, Image.Image):
         return to_rgb(data), suspicious(data)
@@ -195,6 +196,8 @@ def suspicious(image: Image.Image) -> tuple[str, ...]:
         alphas = (strip.convert("RGBA").getchannel("A") for _, strip in _strips(image))
         if any(alpha.getextrema() != (255, 255) for alpha in alphas):
             found.append("is transparent in parts: they were taken as white")
+    if has_unusable_profile(image):
+        found.append("has a colour profile that cannot be applied: its colours were taken as sRGB")
     if min(image.size) < SMALL:
         found.append(f"is tiny: {image.width} x {image.height} pixels")
     return tuple(found)
@@ -235,16 +238,29 @@ def reduction(image: Image.Image) -> int:
 
 
 def in_rgb(image: Image.Image) -> Image.Image:
-    """Return a copy in RGB: transparency on white, samples of 16 or 32 bits or floats scaled to 8 bits."""
+    """Return a copy in sRGB: transparency on white, samples of 16 or 32 bits or floats scaled to 8 bits."""
+    conversion = conversion_of(image)
     if image.mode == "F" or image.mode.startswith("I"):
         image = _to_8_bit(image)
-    if not image.has_transparency_data:
+    if conversion is None and not image.has_transparency_data:
         return image.convert("RGB")
     rgb = Image.new("RGB", image.size)
     for top, strip in _strips(image):
-        white = Image.new("RGBA", strip.size, (255, 255, 255, 255))
-        rgb.paste(Image.alpha_composite(white, strip.convert("RGBA")).convert("RGB"), (0, top))
+        rgb.paste(_opaque(strip, conversion), (0, top))
     return rgb
+
+
+def _opaque(image: Image.Image, conversion: Conversion | None) -> Image.Image:
+    """Return an image in sRGB, on white."""
+    if not image.has_transparency_data:
+        return image.convert("RGB") if conversion is None else conversion.applied(image)
+    layer = image.convert("RGBA")
+    if conversion is not None:
+        alpha = layer.getchannel("A")
+        layer = conversion.applied(layer)
+        layer.putalpha(alpha)
+    white = Image.new("RGBA", layer.size, (255, 255, 255, 255))
+    return Image.alpha_composite(white, layer).convert("RGB")
 
 
 def _strips(image: Image.Image) -> Iterator[tuple[int, Image.Image]]:

@@ -25,6 +25,7 @@ from sira_cli.look import claims
 from sira_cli.look.claims import LIST_TOKENS, Claim, ObjectFinder, best_of
 from sira_cli.look.words import Thing
 from sira_cli.models.texts import Answer
+from sira_cli.pictures.colours import conversion_of
 from sira_cli.pictures.picture import File
 from sira_cli.pictures.web import in_time
 from sira_cli.run.check import Check
@@ -255,6 +256,7 @@ def data_url(data: bytes | Image.Image, image: Image.Image) -> str:
         return encoded(image)
     with Image.open(io.BytesIO(data)) as file:
         plain = file.mode in ("RGB", "L") and "transparency" not in file.info and file.size == image.size
+        plain = plain and conversion_of(file) is None
         if plain and file.format in _EVERYWHERE and file.getexif().get(ExifTags.Base.Orientation, 1) == 1:
             return _encoded(_EVERYWHERE[file.format], data)
     return encoded(image)
