@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import functools
+import hashlib
 import io
 import math
 import sys
@@ -22,6 +23,7 @@ from PIL import ExifTags, Image, ImageOps, TiffImagePlugin, UnidentifiedImageErr
 from sira_cli.errors import HugePictureError, PictureError, PictureMemoryError, install
 from sira_cli.pictures.colours import Conversion, conversion_of, has_unusable_profile
 from sira_cli.pictures.names import one_line
+from sira_cli.pictures.segments import ends, readable, scans_of
 
 BOUND = 2**26  # pixels; half the width and height is still more than any model reads
 SMALL = 32  # pixels; a patch of a vision encoder has 14 to 32
@@ -31,6 +33,7 @@ _LONGEST = 65_535  # pixels of a side: JPEG has no longer ones
 # Bytes per pixel that decoding takes: at most 4 for samples, as many for a copy, and the decoders' own, as measured.
 _USUAL = 10
 _DECODERS = {"WEBP": 17, "AVIF": 19, "JPEG2000": 25, "HEIF": 13}
+_UNENDED = "lacks the mark of its end: all samples are there, but what followed them may be lost"
 _MUCH = 2**28  # bytes
 _BRANDS = (b"heic", b"heix", b"heim", b"heis", b"hevc", b"hevx", b"mif1", b"msf1")  # of HEIF files, in their first box
 # Camera RAW files, told by their names: many are TIFF by their bytes, and Pillow shows a stamp that is in them.
@@ -81,15 +84,7 @@ def decode_picture(
     for share in (needed, MEMORY.size):  # a picture that needs all of it is decoded alone
         with MEMORY.taken(share):
             try:
-                image = opened_header(name, data)
-                if side is not None:
-                    image.draft("RGB", (2 * side, 2 * side))
-                if (factor := reduction(image)) > 1:
-                    image.draft(None, (image.width // factor, image.height // factor))  # of JPEG: decoded smaller
-                warnings = suspicious(image)
-                image = upright(image)  # step by step, so that the larger one is gone before the next is made
-                image = reduced(image)
-                return in_rgb(image), warnings
+                return _decoded(name, data, side)
             except _DECODING_ERRORS as error:
                 raise _damaged(name, error) from None
             except MemoryError:
@@ -99,6 +94,44 @@ def decode_picture(
                     give_back()
     takes = f"it may take {needed / 1e9:.1f} GB; close other programs, or scale the picture down"
     raise PictureMemoryError(f"{one_line(name)}: memory does not suffice to decode it: {takes}")
+
+
+def _decoded(name: str, data: bytes, side: int | None) -> tuple[Image.Image, tuple[str, ...]]:
+    file = whole(data)
+    image = opened_header(name, file)
+    if side is not None:
+        image.draft("RGB", (2 * side, 2 * side))
+    if (factor := reduction(image)) > 1:
+        image.draft(None, (image.width // factor, image.height // factor))  # of JPEG: decoded smaller
+    warnings = suspicious(image)
+    if file is not data and image.format in ("JPEG", "MPO"):
+        warnings += (_UNENDED,)
+    image = upright(image)  # step by step, so that the larger one is gone before the next is made
+    image = reduced(image)
+    return in_rgb(image), warnings
+
+
+def whole(data: bytes) -> bytes:
+    """Return a picture's file as any program reads it: without long texts, and a JPEG with the mark of its end.
+
+    A JPEG that lacks more than this mark stays as it is: where samples are missing, they depend on what stands in the
+    place of the rest.
+    """
+    scans = scans_of(data)
+    if scans is None:
+        return readable(data)
+    if scans.ended or not scans.complete:
+        return data
+    ended, noisy = ends(data, scans)
+    return ended if _samples_hash(ended) == _samples_hash(noisy) else data
+
+
+def _samples_hash(data: bytes) -> bytes:
+    image = Image.open(io.BytesIO(data), formats=("JPEG",))
+    samples = hashlib.sha256()
+    for _, strip in _strips(image):
+        samples.update(strip.tobytes())
+    return samples.digest()
 
 
 def picture_size(name: str, data: bytes | Image.Image) -> tuple[int, int]:
@@ -141,7 +174,7 @@ def opened_header(name: str, data: bytes) -> Image.Image:
     if PurePath(name).suffix.lower() in RAW:
         raise PictureError(f"{shown}: is a camera's RAW file, which is not read: convert it to JPEG")
     try:
-        image = Image.open(io.BytesIO(data), formats=_formats())
+        image = Image.open(io.BytesIO(readable(data)), formats=_formats())
     except UnidentifiedImageError:
         heif = data[4:8] == b"ftyp" and data[8:12] in _BRANDS and "HEIF" not in _formats()
         remedy = install("heif") if heif else "convert it to PNG or JPEG"

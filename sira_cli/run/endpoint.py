@@ -26,6 +26,7 @@ from sira_cli.look.claims import LIST_TOKENS, Claim, ObjectFinder, best_of
 from sira_cli.look.words import Thing
 from sira_cli.models.texts import Answer
 from sira_cli.pictures.colours import conversion_of
+from sira_cli.pictures.opening import whole
 from sira_cli.pictures.picture import File
 from sira_cli.pictures.web import in_time
 from sira_cli.run.check import Check
@@ -254,6 +255,7 @@ def data_url(data: bytes | Image.Image, image: Image.Image) -> str:
     """Return a picture's file, decoded as `image`, as a data URL: as it is if all servers can read and show it."""
     if isinstance(data, Image.Image):
         return encoded(image)
+    data = whole(data)
     with Image.open(io.BytesIO(data)) as file:
         plain = file.mode in ("RGB", "L") and "transparency" not in file.info and file.size == image.size
         plain = plain and conversion_of(file) is None

@@ -144,7 +144,7 @@ def test_a_profile_of_srgb_leaves_samples_equal(mode):
     """Also one whose numbers are rounded in another way."""
     plain, _ = decoded(encoded(fields(mode)))
     own = [struct.unpack(">3i", SRGB[place(tag) + 8 :][:12]) for tag in (b"rXYZ", b"gXYZ", b"bXYZ")]
-    other = with_primaries([[(number + 2) / 65536 for number in row] for row in own])
+    other = with_primaries([[(number + 60) / 65536 for number in row] for row in own])
     for profile in (SRGB, other):
         found, warnings = decoded(encoded(fields(mode), icc_profile=profile))
         assert np.array_equal(found, plain)
