@@ -141,12 +141,15 @@ def test_a_profile_is_applied_to_a_turned_and_reduced_picture(monkeypatch):
 
 @pytest.mark.parametrize("mode", ["RGB", "L", "RGBA", "P"])
 def test_a_profile_of_srgb_leaves_samples_equal(mode):
-    """Also one whose numbers are rounded in another way."""
-    plain, _ = decoded(encoded(fields(mode)))
+    """Also one whose numbers are rounded in another way, so that dark colours would change by 2."""
+    steps = np.linspace(0, 255, 18).astype(np.uint8)
+    colours = np.stack(np.meshgrid(steps, steps, steps), axis=-1).reshape(54, -1, 3)
+    image = Image.fromarray(colours).quantize(255) if mode == "P" else Image.fromarray(colours).convert(mode)
     own = [struct.unpack(">3i", SRGB[place(tag) + 8 :][:12]) for tag in (b"rXYZ", b"gXYZ", b"bXYZ")]
-    other = with_primaries([[(number + 60) / 65536 for number in row] for row in own])
-    for profile in (SRGB, other):
-        found, warnings = decoded(encoded(fields(mode), icc_profile=profile))
+    rounded = with_primaries([[(number + 20) / 65536 for number in row] for row in own])
+    plain, _ = decoded(encoded(image))
+    for profile in (SRGB, rounded):
+        found, warnings = decoded(encoded(image, icc_profile=profile))
         assert np.array_equal(found, plain)
         assert warnings == ()
 
