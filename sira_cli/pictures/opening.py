@@ -12,6 +12,7 @@ import functools
 import hashlib
 import io
 import math
+import struct
 import sys
 import threading
 from collections.abc import Iterator
@@ -24,11 +25,13 @@ from sira_cli.errors import HugePictureError, PictureError, PictureMemoryError, 
 from sira_cli.pictures.colours import Conversion, conversion_of, has_unusable_profile
 from sira_cli.pictures.names import one_line
 from sira_cli.pictures.segments import ends, readable, scans_of
+from sira_cli.pictures.work import excess_of
 
 BOUND = 2**26  # pixels; half the width and height is still more than any model reads
 SMALL = 32  # pixels; a patch of a vision encoder has 14 to 32
 _STRIP = 2**18  # pixels
 _DECODING_ERRORS = (OSError, ValueError, SyntaxError, EOFError)  # raised by Pillow's decoders
+_HEADER_ERRORS = (*_DECODING_ERRORS, IndexError, TypeError, KeyError, struct.error)
 _LONGEST = 65_535  # pixels of a side: JPEG has no longer ones
 # Bytes per pixel that decoding takes: at most 4 for samples, as many for a copy, and the decoders' own, as measured.
 _USUAL = 10
@@ -148,13 +151,16 @@ def endings() -> frozenset[str]:
 
 @functools.cache
 def _formats() -> list[str]:
-    """Return all formats that Pillow reads, with HEIF, but PostScript, which runs programs, and MPEG (header only)."""
+    """Return the formats that are read: all of Pillow and HEIF, but for three.
+
+    PostScript runs programs, of MPEG there is only a header, and IPTC holds a file of any other format.
+    """
     Image.init()
     with contextlib.suppress(ImportError):
         import pillow_heif
 
         pillow_heif.register_heif_opener(thumbnails=False, depth_images=False, aux_images=False)
-    return [name for name in Image.OPEN if name not in ("EPS", "MPEG")]
+    return [name for name in Image.OPEN if name not in ("EPS", "MPEG", "IPTC")]
 
 
 def _needed(image: Image.Image) -> int:
@@ -174,6 +180,9 @@ def opened_header(name: str, data: bytes) -> Image.Image:
     if PurePath(name).suffix.lower() in RAW:
         raise PictureError(f"{shown}: is a camera's RAW file, which is not read: convert it to JPEG")
     try:
+        excess = excess_of(data)
+        if excess:
+            raise HugePictureError(f"{shown}: has {excess}: convert it to PNG or JPEG")
         image = Image.open(io.BytesIO(readable(data)), formats=_formats())
     except UnidentifiedImageError:
         heif = data[4:8] == b"ftyp" and data[8:12] in _BRANDS and "HEIF" not in _formats()
@@ -184,7 +193,7 @@ def opened_header(name: str, data: bytes) -> Image.Image:
         raise HugePictureError(
             f"{shown}: {has}: scale it down, or raise PIL.Image.MAX_IMAGE_PIXELS in Python"
         ) from None
-    except (*_DECODING_ERRORS, MemoryError) as error:
+    except (*_HEADER_ERRORS, MemoryError) as error:
         raise _damaged(name, error) from None
     pixels, needed, has = image.width * image.height, _needed(image), ""
     if max(image.size) > _LONGEST:
