@@ -83,7 +83,7 @@ def decode_picture(
     """
     if isinstance(data, Image.Image):
         return to_rgb(data), suspicious(data)
-    needed = _needed(opened_header(name, data)) + len(data)
+    needed = memory_for(name, data)
     for share in (needed, MEMORY.size):  # a picture that needs all of it is decoded alone
         with MEMORY.taken(share):
             try:
@@ -112,6 +112,11 @@ def _decoded(name: str, data: bytes, side: int | None) -> tuple[Image.Image, tup
     image = upright(image)  # step by step, so that the larger one is gone before the next is made
     image = reduced(image)
     return in_rgb(image), warnings
+
+
+def memory_for(name: str, data: bytes) -> int:
+    """Return the maximum number of bytes for decoding a picture's file, from the header alone."""
+    return _needed(opened_header(name, data)) + len(data)
 
 
 def whole(data: bytes) -> bytes:

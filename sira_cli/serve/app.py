@@ -32,9 +32,10 @@ from sira_cli.run.lvlm import Lvlm
 from sira_cli.serve import Limits, ollama
 from sira_cli.serve.jobs import Event, Job, Logprob, Piece, Reply, job_of
 from sira_cli.serve.ollama import OllamaChat, OllamaGenerate, ServedModel
+from sira_cli.serve.openers import LEFT, gone
 from sira_cli.serve.page import add_page, page_settings
 from sira_cli.serve.protocol import ChatRequest, Options, RequestError, shortened
-from sira_cli.serve.queue import LEFT, Queue
+from sira_cli.serve.queue import Queue
 
 PROTOCOLS: dict[str, type[ChatRequest | OllamaChat]] = {
     "/v1/chat/completions": ChatRequest,
@@ -257,7 +258,7 @@ def as_request_error(error: Exception) -> RequestError:
     if isinstance(error, SiraError):
         return RequestError(str(error), 422, code="unprocessable")
     if isinstance(error, ClientDisconnect):
-        return RequestError("the client has gone", LEFT, code="gone")
+        return gone()
     _log.error("a request failed: %s", type(error).__name__, exc_info=error)
     return RequestError("the server failed; its log says why", 500, code="internal_error")
 

@@ -7,7 +7,7 @@ import difflib
 import hashlib
 import secrets
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from PIL.Image import Image
@@ -21,7 +21,7 @@ from sira_cli.methods.prompts import Conversation, Prompt
 from sira_cli.models.preset import Preset
 from sira_cli.models.texts import Answer
 from sira_cli.models.vocabulary import Parsed, Vocabulary
-from sira_cli.pictures.opening import decode_picture, picture_size
+from sira_cli.pictures.apart import Decoder, TooManyPixelsError
 from sira_cli.pictures.picture import Picture, digest_of
 from sira_cli.pictures.web import WebSource, is_web
 from sira_cli.run.lvlm import Lvlm
@@ -104,33 +104,31 @@ def _too_large(message: str, code: str = "too_large") -> RequestError:
 
 @dataclass(frozen=True)
 class Pictures:
-    """The pictures of a request, which are decoded when their text begins: files by name, their hash, all pixels."""
+    """The files of a request's pictures by name, not looked at yet, and their hash."""
 
     files: Mapping[str, bytes]
     sha256: str
-    pixels: int
 
     @classmethod
     def of(cls, chat: ChatRequest, limits: Limits, *, allow_urls: bool) -> Pictures:
-        """Return pictures of which only the headers have been read; those at URLs are downloaded."""
+        """Return the pictures of a request; those at URLs are downloaded."""
         urls = chat.pictures()
         if len(urls) > limits.pictures:
             raise _too_large(f"{len(urls)} pictures; this server takes {limits.pictures} in one conversation")
         names = [f"picture {number}" for number in range(1, len(urls) + 1)] if urls[1:] else ["the picture"]
         found = {url: picture_data(url, limits.bytes, allow_urls=allow_urls) for url in dict.fromkeys(urls)}
         files = {name: found[url] for name, url in zip(names, urls, strict=True)}
+        return cls(files, digest_of([hashlib.sha256(data).hexdigest() for data in files.values()]))
+
+    def open(self, decoder: Decoder, limits: Limits, look: Callable[[], None]) -> list[Image]:
+        """Decode the pictures in RGB, in order; an error of `look`, called now and then, ends it."""
         try:
-            pixels = sum(width * height for width, height in map(picture_size, files, files.values()))
+            return decoder.decode(self.files, limits.pixels, look)
+        except TooManyPixelsError as error:
+            have = "the pictures have" if len(self.files) > 1 else "the picture has"
+            raise _too_large(f"{have} {error.args[0]:,} pixels; this server takes {limits.pixels:,}") from None
         except HugePictureError as error:
             raise _too_large(str(error)) from None
-        if pixels > limits.pixels:
-            have = "the pictures have" if urls[1:] else "the picture has"
-            raise _too_large(f"{have} {pixels:,} pixels; this server takes {limits.pixels:,}")
-        return cls(files, digest_of([hashlib.sha256(data).hexdigest() for data in files.values()]), pixels)
-
-    def open(self) -> list[Image]:
-        """Decode the pictures in RGB, in order."""
-        return [decode_picture(name, data)[0] for name, data in self.files.items()]
 
 
 def picture_data(url: str, most_bytes: int, *, allow_urls: bool = False) -> bytes:
@@ -185,6 +183,7 @@ class Job:
     prompt: Prompt
     pictures: Pictures
     report: Callable[[Event], None]  # called with each `Piece`, then with a `Reply` or an error, in the decoding thread
+    images: list[Image] = field(default_factory=list)  # the pictures, when they are decoded
     gone: bool = False  # set when the client no longer waits for the answer
     _sent: int = 0  # characters of the text, by pieces
     _sent_reasoning: int = 0
@@ -196,6 +195,11 @@ class Job:
         if not self.task.method.uses_seed:
             preset = preset.with_settings(seed=0)  # each row has its own
         self.key = repr(replace(self.task, preset=preset, schema=None)), self.chat.logprobs
+
+    @property
+    def pixels(self) -> int:
+        """All pixels of the decoded pictures."""
+        return sum(image.width * image.height for image in self.images)
 
     def begin(self, lvlm: Lvlm) -> None:
         """Begin the text; another time if a batch has failed, but for what is sent."""

@@ -1,6 +1,7 @@
 """The requests that wait for the model, and the one thread that decodes them.
 
-The request that has waited longest begins when the batch before it is done, with waiting requests of equal settings.
+Threads open their pictures first. The request that is ready for longest begins when the batch before it is done, with
+ready requests of equal settings.
 """
 
 from __future__ import annotations
@@ -24,11 +25,10 @@ from sira_cli.run.lvlm import Lvlm
 from sira_cli.run.task import PictureTask
 from sira_cli.serve import Limits
 from sira_cli.serve.jobs import Job, Logprob, too_long
-from sira_cli.serve.protocol import RequestError
+from sira_cli.serve.openers import LOOK, Openers, gone, stopping
 
 PREPARED = 32  # methods and settings
 LEAST_LOGPROB = -9999.0  # of a token that is forbidden: JSON has no infinity
-LEFT = 499  # nginx's status of requests whose client has gone, for the counters
 
 
 class Queue:
@@ -37,38 +37,51 @@ class Queue:
     def __init__(self, lvlm: Lvlm, batch_size: int, limits: Limits, on_batch: Callable[[int], None]) -> None:
         self._lvlm, self._batch_size, self._limits, self._on_batch = lvlm, batch_size, limits, on_batch
         self._prepared: Cache[tuple[Lvlm, PictureTask]] = Cache(PREPARED)
-        self._waiting: list[Job] = []
+        self._waiting: list[Job] = []  # their pictures are open
         self._changed = threading.Condition()
         self._closing = False
+        self._openers = Openers(limits, self._ready)
         self._thread = threading.Thread(target=self._run, name="sira-decoder", daemon=True)
         self._thread.start()
 
     def waiting(self) -> int:
         """Return the number of waiting jobs."""
-        return sum(not job.gone for job in self._waiting)
+        return self._openers.waiting() + sum(not job.gone for job in self._waiting)
 
     def submit(self, job: Job) -> None:
         """Queue a job."""
+        self._openers.submit(job)
+
+    def _ready(self, job: Job) -> None:
+        """Queue a job whose pictures are open, and wait while there are too many samples."""
         with self._changed:
             if self._closing:
-                raise RequestError("the server is stopping", 503, code="stopping")
+                job.report(stopping())
+                return
             self._waiting.append(job)
-            self._changed.notify()
+            self._changed.notify_all()
+            while job in self._waiting and sum(each.pixels for each in self._waiting) > 2 * self._limits.pixels:
+                if job.gone:
+                    self._waiting.remove(job)
+                self._changed.wait(LOOK)
 
     def close(self) -> None:
         """Stop: finish the texts under way, refuse waiting jobs."""
+        self._openers.close()
         with self._changed:
             self._closing = True
             for job in self._waiting:
-                job.report(RequestError("the server is stopping", 503, code="stopping"))
+                job.report(stopping())
             self._waiting = []
-            self._changed.notify()
+            self._changed.notify_all()
         self._thread.join()
 
     def _run(self) -> None:
         while batch := self._next():
             self._on_batch(len(batch))
             self._answer(batch)
+            for job in batch:
+                job.images = []  # until the next request comes
 
     def _next(self) -> list[Job]:
         """Wait for jobs, and take the first one with those that can be decoded with it; empty at the end."""
@@ -79,11 +92,12 @@ class Queue:
             batch: list[Job] = []
             pixels = 0
             for job in (job for job in waiting if job.key == waiting[0].key):
-                pixels += job.pictures.pixels
+                pixels += job.pixels
                 if batch and (len(batch) == self._batch_size or pixels > 2 * self._limits.pixels):
                     break
                 batch.append(job)
             self._waiting = [job for job in waiting if job not in batch]
+            self._changed.notify_all()
             return batch
 
     def _answer(self, batch: Sequence[Job]) -> None:
@@ -91,7 +105,7 @@ class Queue:
 
         def check_wanted(*_: Any) -> None:
             if all(job.gone for job in batch):
-                raise RequestError("the client has gone", LEFT, code="gone")
+                raise gone()
 
         def prepared() -> tuple[Lvlm, PictureTask]:
             own = batch[0].task
@@ -114,7 +128,7 @@ class Queue:
 
     def _decode(self, lvlm: Lvlm, task: PictureTask, jobs: Sequence[Job]) -> None:
         """Decode the texts of some jobs together, and report to each."""
-        images = [job.pictures.open() for job in jobs]
+        images = [job.images for job in jobs]
         try:
             with refusing("the picture"):
                 hashes = [job.pictures.sha256 for job in jobs]
