@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import io
 import json
 import signal
 import socket
 import subprocess
+import sys
 import time
+from base64 import b64encode
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 
@@ -16,6 +19,7 @@ from PIL import Image
 
 from sira_cli.cli.serve import LOCAL_NAMES
 from sira_cli.look.claims import bare, doubt, says_something
+from sira_cli.pictures import apart
 from sira_cli.serve import Limits
 from tests.serve.helpers import LONG, PICTURES, PROMPT, counted, post, refusal, running, said, streaming, wait_for
 from tests.support.browser import tab, wait
@@ -48,6 +52,45 @@ def test_a_client_that_goes_frees_the_decoder(endless, sira):
                 next(answer.iter_bytes())
         assert post(address, max_tokens=2).json()["usage"]["completion_tokens"] == 2
         assert counted(address, 'sira_requests_total{status="499"}') == 2
+
+
+# Decoders as they would be if no scans of a JPEG were counted.
+UNGUARDED = """
+import sys
+from sira_cli.pictures import apart, work
+work.SCANS = 10**9
+apart.serve(sys.stdin.buffer, sys.stdout.buffer)
+"""
+
+
+def endless_picture() -> str:
+    """Few bytes that take hours to decode: a progressive JPEG whose last scan comes again and again."""
+    Image.new("L", (5600, 5600), 7).save(file := io.BytesIO(), "JPEG", progressive=True, quality=10)
+    plain = file.getvalue()
+    last = plain[plain.rindex(b"\xff\xda") : -2]
+    return f"data:image/jpeg;base64,{b64encode(plain[:-2] + 100_000 * last + plain[-2:]).decode()}"
+
+
+def test_a_picture_that_takes_hours_to_decode_holds_nobody_up(lvlm, monkeypatch):
+    """Neither while its client waits nor when it has left, nor when the server ends."""
+    monkeypatch.setattr(apart, "_COMMAND", (sys.executable, "-c", UNGUARDED))
+    messages = said(picture=endless_picture())
+    with running(lvlm, limits=Limits(seconds=60)) as address, ThreadPoolExecutor(2) as pool:
+        slow = [pool.submit(post, address, 10, messages=messages) for _ in range(2)]
+        wait_for(address, 2, *slow)
+        assert post(address, max_tokens=2).status_code == 200
+        assert not any(each.done() for each in slow)
+        assert all(isinstance(each.exception(), httpx.ReadTimeout) for each in slow)
+        until = time.monotonic() + 20
+        while counted(address, "sira_waiting_requests"):
+            assert time.monotonic() < until
+            time.sleep(0.02)
+        assert counted(address, 'sira_requests_total{status="499"}') == 2
+
+
+def test_a_jpeg_of_thousands_of_scans_is_refused(address):
+    error = refusal(post(address, messages=said(picture=endless_picture())), 413)
+    assert error["message"].startswith("the picture: has 100,006 scans, expected at most 200")
 
 
 def test_who_goes_before_the_body_ends_is_no_failure_of_the_server(lvlm, caplog):
