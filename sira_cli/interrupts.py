@@ -4,12 +4,19 @@ from __future__ import annotations
 
 import os
 import signal
+import sys
+import threading
+import time
 from collections.abc import Callable
+from contextlib import suppress
 from types import FrameType
 from typing import NoReturn
 
 EXIT_CODE = 130
 SIGNALS = [getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name)]
+
+_GRACE = 2.0  # seconds for threads that end by themselves
+_WORKERS = ("sira-reader", "sira-preparer")  # names of threads that decode pictures
 
 _happened = False
 
@@ -35,6 +42,23 @@ def raise_interrupts() -> None:
 def quit_on_interrupts() -> None:
     """From now on signals end the process at once: there is nothing to keep."""
     _handle(_quit)
+
+
+def leave() -> NoReturn:
+    """End the process after an interrupt.
+
+    Python waits for its threads, and one that is in a picture's decoder cannot be told to stop: it is not waited for.
+    """
+    end = time.monotonic() + _GRACE
+    workers = [thread for thread in threading.enumerate() if thread.name.startswith(_WORKERS)]
+    for thread in workers:
+        thread.join(max(0.0, end - time.monotonic()))
+    if any(thread.is_alive() for thread in workers):
+        for stream in (sys.stdout, sys.stderr):
+            with suppress(OSError):
+                stream.flush()
+        os._exit(EXIT_CODE)
+    sys.exit(EXIT_CODE)
 
 
 def _handle(handler: Callable[[int, FrameType | None], NoReturn]) -> None:

@@ -91,7 +91,7 @@ def main() -> None:
         sys.exit(code if _flushed() else 1)
     finally:
         if interrupts.happened():  # even if a library replaced or swallowed the error
-            sys.exit(interrupts.EXIT_CODE)
+            interrupts.leave()
 
 
 def _run() -> int | str | None:

@@ -9,6 +9,8 @@ import os
 import random
 import shutil
 import signal
+import subprocess
+import sys
 import tempfile
 import time
 from collections.abc import Callable
@@ -306,6 +308,31 @@ def test_an_interrupted_run_keeps_what_is_done_and_says_how_to_go_on(tmp_path, h
     assert report_of(folder)["state"] == "interrupted"
     assert 3 <= len(read(folder / "captions.jsonl")) < 25
     assert finished(folder) == finished(make_folder(tmp_path / "at-once", 24))
+
+
+ENDLESS = """
+import sys, time
+from sira_cli.cli import main
+from sira_cli.pictures import picture
+
+def decode(name, data):
+    print("decoding", file=sys.stderr, flush=True)
+    time.sleep(1000)
+
+picture.decode_picture = decode
+main()
+"""
+
+
+def test_an_interrupt_does_not_wait_for_a_decoder():
+    """Python would wait for its thread, and nothing tells a decoder to stop."""
+    command = [sys.executable, "-c", ENDLESS, "caption", EXAMPLES[0], "-p", "demo"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as run:
+        while b"decoding" not in (line := run.stderr.readline()):
+            assert line, "the command ended"
+        run.send_signal(signal.SIGINT)
+        out, _ = run.communicate(timeout=120)
+    assert (run.returncode, out) == (interrupts.EXIT_CODE, b"")
 
 
 def wait_for_records(folder: Path, count: int) -> int:
