@@ -28,7 +28,7 @@ _PRECINCTS = 1  # flag: their sizes follow, as exponents of 2
 
 
 def excess_of(data: bytes) -> str:
-    """Return what a picture's file has too much of, and what is expected; empty: it is decoded in the usual time.
+    """Return the excess of a picture's file, and what is expected; empty: it is decoded in the usual time.
 
     Raises what Pillow raises for damaged files.
     """
@@ -71,7 +71,7 @@ def _size_at(file: io.BytesIO, place: int) -> tuple[int, int]:
 
 
 def _excess_of_codestream(data: bytes) -> str:
-    """Return what the main header of a JPEG 2000 has too much of."""
+    """Return the excess of a JPEG 2000 by its main header."""
     begin = place = data.find(_CODESTREAM) + 2
     while place + 4 <= len(data):
         marker, length = struct.unpack_from(">HH", data, place)
@@ -89,7 +89,7 @@ def _excess_of_codestream(data: bytes) -> str:
 
 
 def _excess_of_style(style: bytes) -> str:
-    """Return what the coding style of a JPEG 2000 has too much of."""
+    """Return the excess of a JPEG 2000 by its coding style."""
     layers = int.from_bytes(style[2:4], "big")
     if layers > LAYERS:
         return f"{layers:,} layers, expected at most {LAYERS}"

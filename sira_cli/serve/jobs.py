@@ -184,6 +184,7 @@ class Job:
     pictures: Pictures
     report: Callable[[Event], None]  # called with each `Piece`, then with a `Reply` or an error, in the decoding thread
     images: list[Image] = field(default_factory=list)  # the pictures, when they are decoded
+    number: int = 0  # in the order in which the requests came
     gone: bool = False  # set when the client no longer waits for the answer
     _sent: int = 0  # characters of the text, by pieces
     _sent_reasoning: int = 0

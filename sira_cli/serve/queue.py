@@ -1,11 +1,12 @@
 """The requests that wait for the model, and the one thread that decodes them.
 
-Threads open their pictures first. The request that is ready for longest begins when the batch before it is done, with
-ready requests of equal settings.
+Threads open their pictures first. Of those that are ready, the request that has waited longest begins when the batch
+before it is done, with others of equal settings.
 """
 
 from __future__ import annotations
 
+import itertools
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -40,6 +41,7 @@ class Queue:
         self._waiting: list[Job] = []  # their pictures are open
         self._changed = threading.Condition()
         self._closing = False
+        self._numbers = itertools.count()
         self._openers = Openers(limits, self._ready)
         self._thread = threading.Thread(target=self._run, name="sira-decoder", daemon=True)
         self._thread.start()
@@ -50,6 +52,7 @@ class Queue:
 
     def submit(self, job: Job) -> None:
         """Queue a job."""
+        job.number = next(self._numbers)
         self._openers.submit(job)
 
     def _ready(self, job: Job) -> None:
@@ -59,6 +62,7 @@ class Queue:
                 job.report(stopping())
                 return
             self._waiting.append(job)
+            self._waiting.sort(key=lambda each: each.number)
             self._changed.notify_all()
             while job in self._waiting and sum(each.pixels for each in self._waiting) > 2 * self._limits.pixels:
                 if job.gone:

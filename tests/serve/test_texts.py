@@ -20,6 +20,7 @@ from sira_cli.look.claims import Verify
 from sira_cli.models.presets import BUNDLED_FOLDER
 from sira_cli.models.texts import TextSettings
 from sira_cli.serve import Limits
+from sira_cli.serve.queue import Queue
 from tests.serve.helpers import (
     LONG,
     PICTURES,
@@ -225,9 +226,16 @@ def test_all_kinds_of_requests_at_once(client, address, lvlm):
     assert (together - before[1]) / (begun - before[0]) > 2  # of 8
 
 
-def test_a_pass_that_fails_is_tried_again_for_each_text_alone(endless):
+def test_a_pass_that_fails_is_tried_again_for_each_text_alone(endless, monkeypatch):
     expected = [single(endless, picture, 24) for picture in PICTURES[:3]]
     passes = []
+    ready = []  # requests whose pictures are open
+
+    def with_pictures(queue, job, begun=Queue._ready) -> None:
+        begun(queue, job)
+        ready.append(job)
+
+    monkeypatch.setattr(Queue, "_ready", with_pictures)
 
     def failing(model, arguments, named):
         passes.append(len(named["input_ids"]))
@@ -242,8 +250,8 @@ def test_a_pass_that_fails_is_tried_again_for_each_text_alone(endless):
         with running(endless, limits=Limits(tokens=LONG)) as address, ThreadPoolExecutor(3) as pool:
             with streaming(address, PICTURES[3]):
                 texts = [pool.submit(one, picture) for picture in PICTURES[:3]]
-                wait_for(address, 3, *texts)
-                time.sleep(0.5)  # those that are still read also count as waiting
+                while len(ready) < 4:
+                    time.sleep(0.01)
             assert [each.result() for each in texts] == expected
     finally:
         hook.remove()
