@@ -26,6 +26,11 @@ NOTES = {  # below the titles of groups
     **dict.fromkeys(("Decoding", "Second look"), "What is not given is the preset's."),
     "Answers and figures": "--method takes several methods; greedy and greedy+apc are added as controls.",
 }
+_PRESETS = "sira presets list shows their names"
+# Commands of Ollama, and of programs like it.
+_OTHERS_COMMANDS = re.compile("No such command '(?:list|pull|run)'")
+_FETCHED = f"A preset's model is fetched when it is first used, as by: sira caption PATH -p NAME ({_PRESETS})"
+_EXTRA = re.compile(r"Got unexpected extra arguments?(?:\(s\))? \((.*)\)")
 _CHOICES = re.compile(r"<(\w+(?:\|\w+)+)>")
 _TYPE = re.compile(rf"<(list\[\w+\]|{'|'.join(VALUES)})>")
 
@@ -39,7 +44,7 @@ def in_one_line(error: TyperException) -> str:
     if kind == "BadOptionUsage":
         return f"{fields['option_name']}: {'takes no value' if 'not take' in error.message else 'expected a value'}"
     if (parameter := fields.get("param")) is None:
-        return error.format_message()
+        return _of_words(error.format_message(), fields.get("ctx"))
     name, cause = _named(parameter), error.__cause__
     if kind == "MissingParameter":
         return f"Missing argument {name}: {parameter.help}"
@@ -49,6 +54,17 @@ def in_one_line(error: TyperException) -> str:
         return f"{name} {error.message}"
     (problem,) = cause.errors()[:1]
     return f"{name} {problem['input']}: {_expected(parameter, problem)}"
+
+
+def _of_words(message: str, ctx: Any) -> str:
+    """Return the error of a word that is no command or one argument too many; where presets are named, as a hint."""
+    if _OTHERS_COMMANDS.match(message):
+        return f"{message} {_FETCHED}"
+    extra = _EXTRA.match(message)
+    if extra is None or not any("--preset" in option.opts for option in ctx.command.params):
+        return message
+    first = extra[1].split()[0]
+    return f"{message}: a preset is named by -p, as in: {ctx.command_path} -p {first} ({_PRESETS})"
 
 
 def _named(parameter: Any) -> str:

@@ -29,6 +29,13 @@ ROWS = [
     ("caption x.png --recursve", 2, "sira: no such option: --recursve; did you mean --recursive?\n"),
     ("captoin", 2, "No such command 'captoin'. Did you mean 'caption'?"),
     ("caption", 2, "Missing argument 'PATH'"),
+    *(
+        (each, 2, "as by: sira caption PATH -p NAME (sira presets list shows")
+        for each in ("list", "pull demo", "run x")
+    ),
+    ("serve demo", 2, "a preset is named by -p, as in: sira serve -p demo (sira presets list shows their names)"),
+    ("bench demo more", 2, "a preset is named by -p, as in: sira bench -p demo (sira presets list"),
+    ("presets list x", 2, "sira: Got unexpected extra argument(s) (x)\n"),
     ("ask x.jpg README.md", 2, "sira: the question comes last, but README.md is a file"),
     ("ask photos", 2, "sira: the question comes last, but photos is a folder: add the question in quotes"),
     ("ask 'Why?'", 2, "sira: "),
