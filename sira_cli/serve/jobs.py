@@ -9,6 +9,7 @@ import secrets
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
+from urllib.parse import unquote
 
 from PIL.Image import Image
 
@@ -31,6 +32,7 @@ from sira_cli.run.task import TASKS, PictureTask
 from sira_cli.serve import Limits
 from sira_cli.serve.protocol import SYSTEM, ChatRequest, RequestError, SiraOptions, shortened
 
+_URL_SAFE = str.maketrans("-_", "+/")  # the other alphabet of RFC 4648
 _COUNTED = 8192  # characters of a text that are tokenized at once: the decoder also needs the tokenizer
 # Fields of the record that a reply shows with the text.
 SHOWN = (
@@ -139,12 +141,14 @@ def picture_data(url: str, most_bytes: int, *, allow_urls: bool = False) -> byte
             raise _too_large(f"image_url: larger than {most_bytes:,} bytes")
         return data
     head, comma, coded = url.partition(",")
-    head, coded = head.strip().lower(), "".join(coded.split())  # MIME, and the command base64, break lines
+    head = head.strip().lower()
+    coded = "".join(unquote(coded).split())  # MIME, and the command base64, break lines
     if not head.startswith("data:") or not comma or not head.endswith(";base64"):
         expected = f"image_url: expected data:image/...;base64,...; got {url[:40]!r}. This server opens no files, and "
         raise RequestError(f"{expected}fetches URLs only if it was started with `allow_urls=`", param="messages")
     try:
-        return base64.b64decode(coded + "=" * (-len(coded) % 4), validate=True)
+        plain = coded.translate(_URL_SAFE)
+        return base64.b64decode(plain + "=" * (-len(plain) % 4), validate=True)
     except ValueError as error:
         raise RequestError(f"image_url: is not base64: {error}", param="messages") from None
 

@@ -133,7 +133,7 @@ def test_what_the_server_has_not(address, friend):
         ("chat", {"tools": [{"type": "function"}]}, "tools: not supported"),
         ("generate", {"context": [1, 2]}, "context: not supported here; send turns to /api/chat"),
         ("generate", {"images": None}, "images: expected a picture; got none"),
-        ("generate", {"images": ["+-"]}, "images: is not base64"),
+        ("generate", {"images": ["+?"]}, "images: is not base64"),
         ("generate", {"options": {"top_p": 2}}, "options.top_p: "),
         ("generate", {"options": {"repeat_penalty": -1}}, "options.repeat_penalty: "),
         ("chat", {"format": {"type": "objekt"}}, "format: cannot be followed"),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
+from urllib.parse import quote
 
 import httpx
 import pytest
@@ -54,9 +55,12 @@ def test_base64_as_programs_write_it_and_what_is_none():
         "data:image/png;base64," + base64.encodebytes(data).decode(),
         "data:image/png;base64,\r\n " + plain.replace("A", "A\r\n"),
         *("DATA:Image/PNG;BASE64," + plain, "data:;base64," + plain.rstrip("=")),
+        "data:image/png;base64," + quote(plain, safe=""),
+        "data:image/png;base64," + base64.urlsafe_b64encode(data).decode(),
     ):
         assert picture_data(url, 10**6) == data
-    for coded in ("\xe9", "AAAAA", "AA=A", "_-_-"):
+    assert {"+", "/", "="} <= {*plain}  # which the two others write otherwise
+    for coded in ("\xe9", "AAAAA", "AA=A", "AA%", "%", "AA.A"):
         with pytest.raises(RequestError, match="is not base64"):
             picture_data(f"data:image/png;base64,{coded}", 10**6)
 
