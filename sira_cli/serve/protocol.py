@@ -18,8 +18,8 @@ from sira_cli.methods.prompts import Turn
 from sira_cli.models.schema import Schema
 from sira_cli.parsing import from_json
 
-MOST_STOPS = 4  # OpenAI's limits
-MOST_TOP_LOGPROBS = 20
+MOST_STOPS = 256  # programs for role play send dozens; a text is searched for each, token by token
+MOST_TOP_LOGPROBS = 20  # OpenAI's limit
 LONGEST = 1000  # characters of an error message
 LONGEST_SCHEMA = 2**16  # characters
 MOST_ECHOED = 100  # characters of a name in messages

@@ -92,6 +92,7 @@ def test_keys_that_would_change_a_text_are_refused_and_their_neutral_values_are_
         ({"max_tokens": 0}, 400, "max_tokens", "expected at least 1, or -1 for as many as this server decodes"),
         ({"n": 2}, 400, "n", "one text per request"),
         ({"stop": [""]}, 400, "stop", "none empty"),
+        ({"stop": ["x"] * 257}, 400, "stop", "up to 256 strings"),
         ({"tools": [{}]}, 400, "tools", "not supported by this server"),
         ({"structured_outputs": {"regex": "a"}}, 400, "structured_outputs", 'only {"json": SCHEMA}'),
         ({"sira": {"k": 99}}, 400, "sira.k", "out of range"),

@@ -136,6 +136,14 @@ def test_tokens_of_logprobs_make_up_the_text(client, stop):
         assert "".join(row.token for row in found) == b"".join(bytes(row.bytes) for row in found).decode() == expected
 
 
+def test_many_stop_strings_are_taken_and_the_last_one_stops(client):
+    whole = text(ask(client))
+    word = whole.split()[4]
+    names = [f"\nNobody {number}:" for number in range(255)]
+    for stream in (False, True):
+        assert text(ask(client, stop=[*names, word], stream=stream)) == whole[: whole.index(word)].strip()
+
+
 # --- a second look
 
 # In the first, greedy names a cup that is not there; in the second, one thing after the other.
