@@ -12,7 +12,7 @@ import json
 import logging
 import time
 import uuid
-from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import aclosing, asynccontextmanager, suppress
 from dataclasses import replace
@@ -49,6 +49,7 @@ USUAL = Limits()
 SECONDS = (0.1, 0.25, 0.5, 1, 2.5, 5, 10, 25, 60, 120, 300)  # buckets of the counters
 TEXTS = (1, 2, 4, 8, 16, 32, 64)
 
+SHOWN_BY = ["GET", "HEAD"]  # HEAD: programs that look whether a server is there
 _Request = TypeVar("_Request", bound=Options)
 _log = logging.getLogger(__name__)
 
@@ -87,18 +88,22 @@ class Server:
         if hosts is not None:
             app.add_middleware(TrustedHostMiddleware, allowed_hosts=hosts, www_redirect=False)
         add_page(app)
-        app.get("/health")(lambda: {"status": "ok"})
         keyed: dict[str, Any] = {"dependencies": [Depends(self._check_key)], "response_model": None}
         for path in PROTOCOLS:
             app.post(path, **keyed)(self._answer)
         app.post("/api/show", **keyed)(self._show)
-        app.get("/v1/models", **keyed)(lambda: {"object": "list", "data": [*map(served.model, served.names)]})
-        app.get("/v1/models/{name:path}", **keyed)(served.model)
-        app.get("/api/tags", **keyed)(lambda: served.tags)
-        app.get("/api/ps", **keyed)(lambda: served.running)
-        app.get("/api/version", **keyed)(lambda: {"version": ollama.VERSION})
-        app.get("/metrics", **keyed)(lambda: Response(generate_latest(own), media_type="text/plain; version=0.0.4"))
-        app.get("/settings", **keyed)(lambda: page_settings(lvlm))
+        shown: dict[str, Callable[..., Any]] = {
+            "/v1/models": lambda: {"object": "list", "data": [served.model(served.name)]},
+            "/v1/models/{name:path}": served.model,
+            "/api/tags": lambda: served.tags,
+            "/api/ps": lambda: served.running,
+            "/api/version": lambda: {"version": ollama.VERSION},
+            "/metrics": lambda: Response(generate_latest(own), media_type="text/plain; version=0.0.4"),
+            "/settings": lambda: page_settings(lvlm),
+        }
+        for path, answer in shown.items():
+            app.add_api_route(path, answer, methods=SHOWN_BY, **keyed)
+        app.add_api_route("/health", lambda: {"status": "ok"}, methods=SHOWN_BY, response_model=None)
         # The framework logs only errors handled as `Exception`.
         for kind in (HTTPException, SiraError, MemoryError, ClientDisconnect, Exception):
             app.add_exception_handler(kind, self._failed)
@@ -156,7 +161,7 @@ class Server:
             raise RequestError("the request took too long to arrive", 504, code="timeout") from None
         finally:
             self._reading -= 1
-        form = ChatForm(chat, self._served.names[0]) if isinstance(asked, ChatRequest) else asked
+        form = ChatForm(chat, self._served.name) if isinstance(asked, ChatRequest) else asked
         events = self._events(request, reports, job, began)
         if not chat.stream:
             *pieces, reply = [event async for event in events]
@@ -230,10 +235,7 @@ class Server:
         path, headers = request.url.path, dict[str, str]()
         if isinstance(error, HTTPException):
             headers |= error.headers or {}  # of status 405: the allowed methods
-            message = f"{request.method} {shortened(path)}: {error.detail}"
-            if path.startswith(ollama.PATH):
-                here = [route.path for route in self.app.routes if isinstance(route, Route)]
-                message += f"; this server has {', '.join(each for each in here if each.startswith(ollama.PATH))}"
+            message = f"{request.method} {shortened(path)}: {error.detail}; this server has {self._paths_like(path)}"
             code = "method_not_allowed" if error.status_code == 405 else "not_found"
             error = RequestError(message, error.status_code, code=code)
         refused = as_request_error(error)
@@ -242,7 +244,9 @@ class Server:
             headers["Retry-After"] = str(RETRY_AFTER)
         if refused.status == 401:
             headers["WWW-Authenticate"] = "Bearer"
-        body = ollama.error_json(refused, path) if path.startswith(ollama.PATH) else refused.to_json()
+        if refused.status == 408:
+            headers["Connection"] = "close"  # or the rest of the body keeps it open
+        body = ollama.error_json(refused, path) if ollama.is_ollama(path) else refused.to_json()
         return JSONResponse(body, refused.status, headers)
 
 
@@ -272,6 +276,12 @@ class ChatForm:
         self._chat = chat
         self._common = {"id": f"chatcmpl-{uuid.uuid4().hex}", "object": "chat.completion", "created": int(time.time())}
         self._common["model"] = chat.model or model
+
+    def _paths_like(self, path: str) -> str:
+        """Return the paths of the protocol that a path belongs to; of OpenAI's, if of none."""
+        start = ollama.PATH if ollama.is_ollama(path) else "/v1/"
+        here = [route.path for route in self.app.routes if isinstance(route, Route)]
+        return ", ".join(each for each in here if each.startswith(start) and "{" not in each)
 
     def whole(self, pieces: Sequence[Piece], reply: Reply) -> dict[str, Any]:
         """Return the whole answer."""

@@ -164,18 +164,27 @@ def error_json(error: RequestError, path: str) -> dict[str, Any]:
     return {"error": keys.get(key, "") + message[len(key) :]}
 
 
+def is_ollama(path: str) -> bool:
+    """Return whether a path is of Ollama's protocol."""
+    return f"{path}/".startswith(PATH)
+
+
 def short_name(name: str) -> str:
     """Return an Ollama name without its default tag."""
     return name.removesuffix(":latest")
 
 
 class ServedModel:
-    """The names of a server's model, and its description in the words of OpenAI's and Ollama's protocols."""
+    """The names of a server's model, and its description in the words of OpenAI's and Ollama's protocols.
+
+    Lists show `name`; requests may also call it by the others.
+    """
 
     def __init__(self, lvlm: Lvlm, context: int) -> None:
         model, began = lvlm.model, datetime.now(UTC)
         family, count = model.config.model_type, model.num_parameters()
         self.names = [name for name in (lvlm.preset.name, lvlm.preset.model) if name]
+        self.name = self.names[0]
         self._created, modified = int(began.timestamp()), began.isoformat().replace("+00:00", "Z")
         details = {"parent_model": "", "format": "safetensors", "family": family, "families": [family]}
         details["parameter_size"] = f"{count / 10**9:.1f}B" if count >= 10**9 else f"{count / 10**6:.2f}M"
@@ -184,8 +193,9 @@ class ServedModel:
         digest = hash_of(model=lvlm.preset.model, revision=lvlm.revision, quantization=lvlm.quantization)
 
         def listed(**more: Any) -> dict[str, Any]:
-            common = {"size": size, "digest": digest, "details": details, **more}
-            return {"models": [{"name": name, "model": name, **common} for name in map("{}:latest".format, self.names)]}
+            name = f"{self.name}:latest"
+            common = {"size": size, "digest": digest, "details": details}
+            return {"models": [{"name": name, "model": name, **common, **more}]}
 
         self.tags = listed(modified_at=modified)
         self.running = listed(expires_at="9999-12-31T23:59:59Z", size_vram=size, context_length=context)

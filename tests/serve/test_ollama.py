@@ -95,7 +95,7 @@ def test_without_a_word_about_it_an_answer_is_a_stream(address, path, sira):
 def test_the_model_is_described(address, friend, lvlm):
     size = sum(weight.numel() for weight in lvlm.model.parameters())
     for models in (friend.list().models, friend.ps().models):
-        assert [model.model for model in models] == [f"{name}:latest" for name in (lvlm.preset.name, lvlm.preset.model)]
+        assert [model.model for model in models] == [f"{lvlm.preset.name}:latest"]
         assert (models[0].details.family, models[0].details.parameter_size) == ("llava", f"{size / 10**6:.2f}M")
     shown = friend.show("demo:latest")
     assert (shown.capabilities, shown.details.format) == (["completion", "vision"], "safetensors")
