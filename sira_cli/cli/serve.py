@@ -17,7 +17,6 @@ from sira_cli.serve import Limits
 
 CONNECTIONS = 1024  # at once; more: 503
 LOOPBACK = ("127.0.0.1", "localhost", "::1")  # reachable only from this machine
-LOCAL_NAMES = ("127.0.0.1", "localhost", "[::1]")  # in a `Host` header
 LIMITS = {each.name: each for each in fields(Limits)}
 LIMITS_IN_WORDS = ", ".join(f"{name}={each.default} ({each.metadata['unit']})" for name, each in LIMITS.items())
 
@@ -63,8 +62,7 @@ def serve(
         lvlm = load_model(preset, model, method)
         from sira_cli.serve.app import Server
 
-        hosts = None if api_key else list(LOCAL_NAMES)
-        server = Server(lvlm, batch_size, limits, api_key=api_key, hosts=hosts, allow_urls=allow_urls)
+        server = Server(lvlm, batch_size, limits, api_key=api_key, allow_urls=allow_urls)
         config = uvicorn.Config(
             server.app,
             log_level="info" if verbosity() else "warning",

@@ -22,7 +22,6 @@ from fastapi import Depends, FastAPI, Request, Response
 from fastapi.responses import JSONResponse, StreamingResponse
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 from starlette.exceptions import HTTPException
-from starlette.middleware.trustedhost import TrustedHostMiddleware
 from starlette.requests import ClientDisconnect
 from starlette.routing import Route
 
@@ -30,6 +29,7 @@ from sira_cli._version import __version__
 from sira_cli.errors import PictureError, PictureMemoryError, PrivatePictureError, SettingsError, SiraError
 from sira_cli.run.lvlm import Lvlm
 from sira_cli.serve import Limits, ollama
+from sira_cli.serve.hosts import LocalHosts
 from sira_cli.serve.jobs import Event, Job, Logprob, Piece, Reply, job_of
 from sira_cli.serve.ollama import OllamaChat, OllamaGenerate, ServedModel
 from sira_cli.serve.openers import LEFT, gone
@@ -64,7 +64,6 @@ class Server:
         limits: Limits = USUAL,
         *,
         api_key: str | None = None,
-        hosts: list[str] | None = None,
         allow_urls: bool = False,
     ) -> None:
         self._limits = replace(limits, prompt=min(limits.prompt, lvlm.context or limits.prompt))
@@ -85,8 +84,8 @@ class Server:
         self.app = app = FastAPI(
             title="sira", version=__version__, lifespan=self._lifespan, docs_url=None, redoc_url=None, openapi_url=None
         )
-        if hosts is not None:
-            app.add_middleware(TrustedHostMiddleware, allowed_hosts=hosts, www_redirect=False)
+        if api_key is None:
+            app.add_middleware(LocalHosts, refusal=self._failed)
         add_page(app)
         keyed: dict[str, Any] = {"dependencies": [Depends(self._check_key)], "response_model": None}
         for path in PROTOCOLS:

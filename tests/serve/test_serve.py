@@ -18,11 +18,13 @@ import psutil
 import pytest
 from PIL import Image
 
-from sira_cli.cli.serve import LOCAL_NAMES
 from sira_cli.look.claims import bare, doubt, says_something
 from sira_cli.pictures import apart
 from sira_cli.serve import Limits
+from sira_cli.serve.app import Server
+from sira_cli.serve.hosts import is_local
 from tests.serve.helpers import LONG, PICTURES, PROMPT, counted, post, refusal, running, said, streaming, wait_for
+from tests.support.asgi import served
 from tests.support.browser import tab, wait
 from tests.support.helpers import SIRA, imported
 
@@ -185,10 +187,84 @@ def test_a_key_is_demanded_where_one_is_set(lvlm):
         assert httpx.get(f"{address}/health").json() == {"status": "ok"}
 
 
-def test_hosts_are_those_of_this_machine(lvlm):
-    with running(lvlm, hosts=list(LOCAL_NAMES)) as address:
-        for host, code in (("[::1]:8000", 200), ("localhost", 200), ("evil.example", 400)):
-            assert httpx.get(f"{address}/v1/models", headers={"Host": host}).status_code == code
+@pytest.mark.parametrize("sent", ["", "s", "secre", "ecret", "secrets", "secretsecret", "Secret", "secret x"])
+def test_a_key_is_compared_as_a_whole(lvlm, sent):
+    with running(lvlm, api_key="secret") as address:
+        answer = httpx.get(f"{address}/v1/models", headers={"Authorization": f"Bearer {sent}".strip()})
+        assert (answer.status_code, answer.json()["error"]["code"]) == (401, "invalid_api_key")
+
+
+def test_only_the_page_and_its_health_need_no_key(lvlm):
+    """Every path of the application, by each of its methods."""
+    server, open_paths = Server(lvlm, api_key="secret"), set()
+    with served(server.app) as address:
+        for route in server.app.routes:
+            for method in route.methods:
+                if httpx.request(method, address + route.path).status_code != 401:
+                    open_paths.add(route.path)
+    assert open_paths == {"/", "/health", "/page/style.css", "/page/script.js", "/page/element.js"}
+
+
+OWN, ALSO_OWN = socket.gethostname(), f"{socket.gethostname().upper()}:8000"
+LOCAL = ("localhost", "LocalHost:8000", "127.0.0.1", "127.8.0.1:80", "[::1]:8000", "0.0.0.0", "192.168.65.254:8000")
+LOCAL += ("host.docker.internal", "Host.Containers.Internal:8000", "mac.local:8000", "sira.localhost", OWN, ALSO_OWN)
+FOREIGN = ("evil.example", "evil.example:8000", "8.8.8.8", "localhost.evil.example", "internal.evil.example", "")
+FOREIGN += (
+    "xlocalhost",
+    "evil.example:x.local",
+    "evil.example#.local",
+    "[::1]evil.example",
+    "[2001:4860::1]",
+    "a@b.local",
+)
+
+
+@pytest.mark.parametrize(("host", "local"), [*((host, True) for host in LOCAL), *((host, False) for host in FOREIGN)])
+def test_names_of_this_machine_and_of_private_networks_are_local(host, local):
+    """As in `allowedHost` and `allowedHostsMiddleware` of Ollama 0.12.11."""
+    assert is_local(host) == local
+
+
+def test_without_a_key_requests_under_foreign_names_are_refused(address):
+    """By an error of the path's protocol, whatever the path; it says what to do, and not how this machine is called."""
+    for path in ("v1/models", "api/tags", "health", "", "nowhere"):
+        assert httpx.get(f"{address}/{path}", headers={"Host": "host.docker.internal"}).status_code in (200, 404)
+        answer = httpx.get(f"{address}/{path}", headers={"Host": "evil.example:8000"})
+        error = answer.json()["error"]
+        message = error if path == "api/tags" else error["message"]
+        assert (answer.status_code, "start it with --api-key" in message) == (400, True)
+        assert "not to Host 'evil.example:8000'" in message
+        assert f"{OWN}," not in message
+
+
+def test_with_a_key_any_name_is_answered(lvlm):
+    with running(lvlm, api_key="secret") as address:
+        headers = {"Host": "sira.example", "Authorization": "Bearer secret"}
+        assert httpx.get(f"{address}/v1/models", headers=headers).status_code == 200
+
+
+def test_head_works_where_get_does(lvlm):
+    server = Server(lvlm)
+    with served(server.app) as address:
+        for route in server.app.routes:
+            path = route.path.replace("{name:path}", "demo")
+            if "GET" in route.methods:
+                get, head = httpx.get(address + path), httpx.head(address + path)
+                assert (head.status_code, head.content) == (get.status_code, b"") == (200, b"")
+                assert head.headers["content-type"] == get.headers["content-type"]
+
+
+OPENAIS = "Not Found; this server has /v1/chat/completions, /v1/models"
+OLLAMAS = "Not Found; this server has /api/chat, /api/generate, /api/show, /api/tags"
+MISSING = [(path, OPENAIS) for path in ("/v1", "/v1/", "/v1/responses", "/v1/completions", "/completions", "/models")]
+MISSING += [(path, OLLAMAS) for path in ("/api", "/api/pull")]
+
+
+@pytest.mark.parametrize("method", ["GET", "POST"])
+@pytest.mark.parametrize(("path", "says"), MISSING)
+def test_a_path_that_is_not_here_says_what_is(address, method, path, says):
+    error = httpx.request(method, address + path).json()["error"]
+    assert f"{method} {path}: {says}" in (error if path.startswith("/api") else error["message"])
 
 
 # --- the command
