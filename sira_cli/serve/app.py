@@ -16,7 +16,7 @@ from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator, S
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import aclosing, asynccontextmanager, suppress
 from dataclasses import replace
-from typing import Any, TypeVar
+from typing import Any
 
 from fastapi import Depends, FastAPI, Request, Response
 from fastapi.responses import JSONResponse, StreamingResponse
@@ -34,7 +34,7 @@ from sira_cli.serve.jobs import Event, Job, Logprob, Piece, Reply, job_of
 from sira_cli.serve.ollama import OllamaChat, OllamaGenerate, ServedModel
 from sira_cli.serve.openers import LEFT, gone
 from sira_cli.serve.page import add_page, page_settings
-from sira_cli.serve.protocol import ChatRequest, Options, RequestError, shortened
+from sira_cli.serve.protocol import ChatRequest, RequestError, shortened
 from sira_cli.serve.queue import Queue
 
 PROTOCOLS: dict[str, type[ChatRequest | OllamaChat]] = {
@@ -43,14 +43,14 @@ PROTOCOLS: dict[str, type[ChatRequest | OllamaChat]] = {
     "/api/generate": OllamaGenerate,
 }
 RETRY_AFTER = 2  # seconds
+BODY_SECONDS = 30  # in which a body arrives
 POLLED = 0.2  # seconds between checks that the client is connected
 THREADS = 32  # that read requests and download their pictures
 USUAL = Limits()
 SECONDS = (0.1, 0.25, 0.5, 1, 2.5, 5, 10, 25, 60, 120, 300)  # buckets of the counters
 TEXTS = (1, 2, 4, 8, 16, 32, 64)
-
 SHOWN_BY = ["GET", "HEAD"]  # HEAD: programs that look whether a server is there
-_Request = TypeVar("_Request", bound=Options)
+
 _log = logging.getLogger(__name__)
 
 
@@ -69,7 +69,8 @@ class Server:
         self._limits = replace(limits, prompt=min(limits.prompt, lvlm.context or limits.prompt))
         self._lvlm, self._batch_size = lvlm, batch_size
         self._api_key, self._allow_urls = api_key, allow_urls
-        self._reading = 0  # requests that are not in the queue yet
+        self._reading = 0  # requests that are whole and not in the queue yet
+        self._arriving = 0  # bytes of bodies that are not whole yet
         self._queue: Queue
         self._served = served = ServedModel(lvlm, self._limits.prompt)
         self._registry = own = CollectorRegistry()
@@ -118,7 +119,8 @@ class Server:
         return self._reading + self._queue.waiting()
 
     async def _show(self, request: Request) -> dict[str, Any]:
-        return self._served.show((await self._read(OllamaChat, request)).model)
+        body = await self._body(request)
+        return self._served.show((await asyncio.to_thread(OllamaChat.read, body)).model)
 
     async def _check_key(self, request: Request) -> None:
         if self._api_key is None:
@@ -132,8 +134,9 @@ class Server:
     async def _answer(self, request: Request) -> Response:
         """Answer a request of any protocol; each is translated to a chat."""
         began = time.monotonic()
-        if (waiting := self._waiting()) >= self._limits.waiting:
-            raise RequestError(f"{waiting} requests wait already: try again later", 429, code="busy")
+        self._check_room()
+        body = await self._body(request)
+        self._check_room()  # others have come since
         reports: asyncio.Queue[Event] = asyncio.Queue()
         loop = asyncio.get_running_loop()
 
@@ -148,7 +151,7 @@ class Server:
         self._reading += 1
         try:
             async with asyncio.timeout(self._limits.seconds):
-                asked = await self._read(PROTOCOLS[request.url.path], request)
+                asked = await asyncio.to_thread(lambda: PROTOCOLS[request.url.path].read(body))
                 if not isinstance(asked, ChatRequest) and not asked.turns():
                     self._served.check(ollama.short_name(asked.model))
                     self._requests.labels("200").inc()
@@ -157,7 +160,7 @@ class Server:
                 job = await asyncio.to_thread(job_of_model, chat)
                 self._queue.submit(job)
         except TimeoutError:
-            raise RequestError("the request took too long to arrive", 504, code="timeout") from None
+            raise RequestError("the request took too long to read", 504, code="timeout") from None
         finally:
             self._reading -= 1
         form = ChatForm(chat, self._served.name) if isinstance(asked, ChatRequest) else asked
@@ -215,19 +218,41 @@ class Server:
             self._requests.labels(str(LEFT)).inc()
             raise
 
-    async def _read(self, kind: type[_Request], request: Request) -> _Request:
-        """Return the request in a body. Some Ollama clients omit its content type, which other sites' pages cannot."""
+    def _check_room(self) -> None:
+        """Check that one more request may wait."""
+        waiting = self._waiting()
+        if waiting >= self._limits.waiting:
+            raise RequestError(f"{waiting} requests wait already: try again later", 429, code="busy")
+
+    async def _body(self, request: Request) -> bytes:
+        """Return a body. Some Ollama clients omit its content type, which other sites' pages cannot."""
         foreign = any(name in request.headers for name in ("content-type", "origin", "sec-fetch-site"))
         says = request.headers.get("content-type", "").partition(";")[0].strip().lower()
-        if says != "application/json" and (foreign or not request.url.path.startswith(ollama.PATH)):
+        if says != "application/json" and (foreign or not ollama.is_ollama(request.url.path)):
             message = "expected a body of type application/json: send the header Content-Type: application/json"
             raise RequestError(message, 415, code="unsupported_media_type")
+        try:
+            async with asyncio.timeout(BODY_SECONDS):
+                return await self._arrived(request)
+        except TimeoutError:
+            message = f"the body did not arrive within {BODY_SECONDS} seconds: send it faster, or a smaller one"
+            raise RequestError(message, 408, code="timeout") from None
+
+    async def _arrived(self, request: Request) -> bytes:
+        """Return a body that is whole. Those that are not take no more memory together than all that may wait."""
         body = bytearray()
-        async for part in request.stream():
-            body += part
-            if len(body) > self._limits.bytes:
-                raise RequestError(f"the request has more than {self._limits.bytes:,} bytes", 413, code="too_large")
-        return await asyncio.to_thread(kind.read, bytes(body))
+        most = self._limits.bytes
+        try:
+            async for part in request.stream():
+                body += part
+                self._arriving += len(part)
+                if len(body) > most:
+                    raise RequestError(f"the request has more than {most:,} bytes", 413, code="too_large")
+                if self._arriving > most * self._limits.waiting:
+                    raise RequestError("too many large requests arrive: try again later", 429, code="busy")
+        finally:
+            self._arriving -= len(body)
+        return bytes(body)
 
     async def _failed(self, request: Request, error: Exception) -> Response:
         """Return an error as the clients of the path expect it."""
@@ -247,6 +272,12 @@ class Server:
             headers["Connection"] = "close"  # or the rest of the body keeps it open
         body = ollama.error_json(refused, path) if ollama.is_ollama(path) else refused.to_json()
         return JSONResponse(body, refused.status, headers)
+
+    def _paths_like(self, path: str) -> str:
+        """Return the paths of the protocol that a path belongs to; of OpenAI's, if of none."""
+        start = ollama.PATH if ollama.is_ollama(path) else "/v1/"
+        here = [route.path for route in self.app.routes if isinstance(route, Route)]
+        return ", ".join(each for each in here if each.startswith(start) and "{" not in each)
 
 
 def as_request_error(error: Exception) -> RequestError:
@@ -275,12 +306,6 @@ class ChatForm:
         self._chat = chat
         self._common = {"id": f"chatcmpl-{uuid.uuid4().hex}", "object": "chat.completion", "created": int(time.time())}
         self._common["model"] = chat.model or model
-
-    def _paths_like(self, path: str) -> str:
-        """Return the paths of the protocol that a path belongs to; of OpenAI's, if of none."""
-        start = ollama.PATH if ollama.is_ollama(path) else "/v1/"
-        here = [route.path for route in self.app.routes if isinstance(route, Route)]
-        return ", ".join(each for each in here if each.startswith(start) and "{" not in each)
 
     def whole(self, pieces: Sequence[Piece], reply: Reply) -> dict[str, Any]:
         """Return the whole answer."""
