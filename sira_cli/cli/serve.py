@@ -49,6 +49,8 @@ def serve(
     a client, and nothing is fetched without --allow-urls.
     """
     limits = limits_of(limit or ())
+    if api_key is not None and not api_key.strip():
+        raise SettingsError("--api-key: is empty: give a key, or leave it out")
     if host not in LOOPBACK and not api_key:
         raise SettingsError(f"--host {host}: others can reach it, so set --api-key, or SIRA_API_KEY")
     with listening(host, port) as listener:  # before torch is imported, so that a taken port is known at once

@@ -105,6 +105,7 @@ ROWS = [
     ("serve -p demo --limit mb=x", 2, "--limit mb=x: expected a whole number"),
     ("serve -p demo --limit rows=3", 2, "--limit rows=3: expected NAME=VALUE with NAME one of waiting,"),
     ("serve -p demo --host 0.0.0.0", 2, "set --api-key"),
+    *((f"serve -p demo --api-key {key}", 2, "--api-key: is empty") for key in ("''", "' '")),
 ]
 
 
