@@ -63,6 +63,7 @@ def serve(
             raise SettingsError(f"sira serve needs {error.name}: {install('serve')}") from error
         lvlm = load_model(preset, model, method)
         from sira_cli.serve.app import Server
+        from sira_cli.serve.program import Program
 
         server = Server(lvlm, batch_size, limits, api_key=api_key, allow_urls=allow_urls)
         config = uvicorn.Config(
@@ -80,7 +81,7 @@ def serve(
         address = address_of(host, listener)
         name = preset.name or preset.model
         note(f"{name} with {method.name} at {address}/v1, a page to try it at {address} (Ctrl-C ends)")
-        uvicorn.Server(config).run(sockets=[listener])
+        Program(server, config).run(sockets=[listener])
 
 
 def limits_of(given: Sequence[str]) -> Limits:

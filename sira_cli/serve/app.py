@@ -115,6 +115,10 @@ class Server:
         yield
         await asyncio.to_thread(self._queue.close)
 
+    def refuse_waiting(self) -> None:
+        """Refuse the requests that wait, and all that come: the server is stopping."""
+        self._queue.refuse_all()
+
     def _waiting(self) -> int:
         return self._reading + self._queue.waiting()
 

@@ -69,8 +69,8 @@ class Queue:
                     self._waiting.remove(job)
                 self._changed.wait(LOOK)
 
-    def close(self) -> None:
-        """Stop: finish the texts under way, refuse waiting jobs."""
+    def refuse_all(self) -> None:
+        """Refuse the waiting jobs, and those that come; the texts under way go on."""
         self._openers.close()
         with self._changed:
             self._closing = True
@@ -78,6 +78,10 @@ class Queue:
                 job.report(stopping())
             self._waiting = []
             self._changed.notify_all()
+
+    def close(self) -> None:
+        """Stop: refuse all jobs but those under way, and wait until these are done."""
+        self.refuse_all()
         self._thread.join()
 
     def _run(self) -> None:

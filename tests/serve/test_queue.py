@@ -10,7 +10,9 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 
 from sira_cli.serve import Limits, app
+from sira_cli.serve.app import Server
 from tests.serve.helpers import LONG, counted, post, refusal, running, said, streaming, wait_for
+from tests.support.asgi import served
 
 ONE = {"waiting": 1, "tokens": LONG}
 
@@ -91,3 +93,18 @@ def test_bodies_that_arrive_take_no_more_memory_than_all_that_may_wait(lvlm):
             kept.sendall(large[700_000:])
             assert answered(kept)[0] == 200
         assert [post(address, user="x" * 700_000, max_tokens=2).status_code for _ in range(3)] == [200] * 3
+
+
+# --- the end
+
+
+def test_who_waits_when_the_server_stops_is_refused_and_who_began_is_not(endless):
+    server = Server(endless, 1, Limits(tokens=LONG))
+    with served(server.app) as address, ThreadPoolExecutor(2) as pool, streaming(address) as pieces:
+        waiting = [pool.submit(post, address, stream=stream, max_tokens=2) for stream in (False, True)]
+        wait_for(address, 2, *waiting)
+        server.refuse_waiting()
+        assert [refusal(each.result(), 503)["code"] for each in waiting] == ["stopping"] * 2
+        assert refusal(post(address, timeout=10), 503)["code"] == "stopping"
+        assert counted(address, "sira_waiting_requests") == 0
+        assert "".join(next(pieces) for _ in range(9)) != ""
