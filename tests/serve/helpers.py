@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import threading
 import time
 from base64 import b64encode
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from io import BytesIO
 from pathlib import Path
@@ -105,6 +107,30 @@ def wait_for(address: str, count: int, *requests: Any) -> None:
     while counted(address, "sira_waiting_requests") < count:
         assert not any(each.done() for each in requests)
         time.sleep(0.01)
+
+
+@contextmanager
+def held(server: Server, address: str) -> Iterator[Callable[[int], None]]:
+    """Hold the decoder at a first text; yields what waits until so many jobs are queued, and lets it go on."""
+    gate = threading.Event()
+    hook = server._lvlm.model.register_forward_pre_hook(lambda *_: gate.wait(120) and None)
+
+    def release(count: int) -> None:
+        while server._queue.waiting() < count:
+            time.sleep(0.01)
+        gate.set()
+
+    try:
+        with ThreadPoolExecutor(1) as pool:
+            first = pool.submit(post, address, max_tokens=1)
+            while not counted(address, "sira_batch_texts_count"):
+                assert not first.done()
+                time.sleep(0.01)
+            yield release
+            gate.set()
+    finally:
+        gate.set()
+        hook.remove()
 
 
 def counted(address: str, name: str) -> float:

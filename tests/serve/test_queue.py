@@ -5,13 +5,17 @@ from __future__ import annotations
 import json
 import select
 import socket
+import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
+from unittest.mock import Mock
 
-from sira_cli.serve import Limits, app
+import pytest
+
+from sira_cli.serve import Limits, app, jobs
 from sira_cli.serve.app import Server
-from tests.serve.helpers import LONG, counted, post, refusal, running, said, streaming, wait_for
+from tests.serve.helpers import LONG, PICTURES, PROMPT, counted, held, post, refusal, running, said, streaming, wait_for
 from tests.support.asgi import served
 
 ONE = {"waiting": 1, "tokens": LONG}
@@ -43,6 +47,12 @@ def answered(connection: socket.socket) -> tuple[int, bytes]:
 
 def body_of(**more) -> bytes:
     return json.dumps({"messages": said(), "max_tokens": 2, **more}).encode()
+
+
+def sent(address: str, **more) -> AbstractContextManager[socket.socket]:
+    """A chat whose client leaves at the end of the block."""
+    body = body_of(**more)
+    return arriving(address, body, len(body))
 
 
 def test_half_sent_bodies_take_nobodys_turn(lvlm):
@@ -93,6 +103,55 @@ def test_bodies_that_arrive_take_no_more_memory_than_all_that_may_wait(lvlm):
             kept.sendall(large[700_000:])
             assert answered(kept)[0] == 200
         assert [post(address, user="x" * 700_000, max_tokens=2).status_code for _ in range(3)] == [200] * 3
+
+
+# --- clients that leave
+
+
+def test_who_leaves_before_their_turn_is_not_decoded(lvlm):
+    server = Server(lvlm, 1)
+    with served(server.app) as address, ThreadPoolExecutor(1) as pool, held(server, address) as release:
+        with sent(address), sent(address, stream=True):
+            wait_for(address, 2)
+        while counted(address, "sira_waiting_requests"):
+            time.sleep(0.01)
+        last = pool.submit(post, address, max_tokens=2)
+        release(1)
+        assert last.result().status_code == 200
+        assert counted(address, "sira_batch_texts_sum") == 2  # the first one, which was held, and the last one
+
+
+@pytest.mark.parametrize(
+    ("stream", "sira", "passes", "looked"), [(False, {}, [1, 2], 0), (True, {"verify": "flag"}, [1, 2, 1, 1], 1)]
+)
+def test_who_leaves_a_batch_holds_nobody_else_in_it(endless, monkeypatch, stream, sira, passes, looked):
+    """A text that would never end. The other one is not decoded again, and only that one is looked at, in two passes.
+
+    The passes are those over more than one token, by their rows; the first is of the text that held the decoder.
+    """
+    looks, prompts = Mock(wraps=jobs.PictureLook), []
+    monkeypatch.setattr(jobs, "PictureLook", looks)
+
+    def see(model, arguments, named):
+        if named["input_ids"].shape[1] > 1:
+            prompts.append(len(named["input_ids"]))
+
+    monkeypatch.setattr(endless, "preset", endless.preset.with_settings(max_new_tokens=20))
+    words = endless.caption(PICTURES[0], PROMPT).text
+    stop = words.split()[-2]
+    forever = {"max_tokens": LONG, "messages": said(picture=PICTURES[1]), "sira": sira, "stream": stream}
+    server = Server(endless, 2, Limits(tokens=LONG))
+    hook = endless.model.register_forward_pre_hook(see, with_kwargs=True)
+    with served(server.app) as address, ThreadPoolExecutor(1) as pool, held(server, address) as release:
+        with sent(address, **forever):
+            stays = pool.submit(post, address, 60, max_tokens=LONG, stop=[stop], sira=sira)
+            release(2)
+            while counted(address, "sira_batch_texts_count") < 2:
+                time.sleep(0.01)
+        text = stays.result().json()["choices"][0]["message"]["content"]
+    hook.remove()
+    assert text == words[: words.index(stop)].strip()
+    assert (prompts, looks.call_count) == (passes, looked)
 
 
 # --- the end

@@ -1,0 +1,90 @@
+"""What one request asks for decides its own answer and nobody else's: each field, decoded with others or apart."""
+
+from __future__ import annotations
+
+import json
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import httpx
+import pytest
+
+from sira_cli.serve.app import Server
+from tests.serve.helpers import PICTURES, counted, held, post, said
+from tests.support.asgi import served
+
+FEW = {"type": "array", "items": {"enum": ["dog", "tree"]}, "minItems": 1, "maxItems": 2}
+ONE = {"type": "array", "items": {"enum": ["día"]}, "minItems": 1, "maxItems": 1}
+WARM = {"temperature": 2, "seed": 5}
+LOOK = {"sira": {"verify": "flag"}}
+LONGER = "Say nothing of rooms, and be as brief as you can."
+STOPS = [{"stop": ["is"]}, {"stop": "room"}]
+
+# Requests of one batch: every field here is a row's own.
+TOGETHER = {
+    "text": [
+        {},
+        {"messages": said(picture=PICTURES[1])},
+        {"messages": said("Is there a dog?")},
+        *STOPS,
+        {"seed": 5, "stop": "a"},
+        {"response_format": {"type": "json_schema", "json_schema": {"schema": FEW}}},
+        {"response_format": {"type": "json_schema", "json_schema": {"schema": ONE}}},
+    ],
+    "drawn": [WARM | {"seed": seed} for seed in (3, 4, 2**63 - 1)] + [WARM | {"messages": said(picture=PICTURES[1])}],
+    "scored": [{"logprobs": True, "top_logprobs": top} for top in (0, 1, 3)] + [{"logprobs": True, "stop": "room"}],
+    "looked at": [LOOK | more for more in ({}, *STOPS, {"messages": said(picture=PICTURES[2])})],
+}
+# Requests that are decoded one after the other: every field here is a batch's.
+APART = [
+    *({}, {"max_tokens": 3}, {"max_completion_tokens": 7}, {"repetition_penalty": 1.5}),
+    *(WARM, WARM | {"top_p": 0.5}, WARM | {"top_k": 2}, WARM | {"min_p": 0.05}, WARM | {"temperature": 1.8}),
+    *({"messages": said(system=system)} for system in ("Be brief.", LONGER)),
+    *({"sira": sira} for sira in ({"method": "greedy"}, {"method": "vcd"}, {"k": 2}, {"alpha": 2.0}, {"beta": 0.5})),
+    *({"sira": sira} for sira in ({"words": True}, {"verify": "flag"}, {"verify": "flag", "min_support": 0.9})),
+    *({"sira": {"verify": "guide"}}, {"logprobs": True}),
+]
+OWN = ("id", "created")  # of each answer, whatever was asked
+
+
+def answer_of(response: httpx.Response, **more: Any) -> dict[str, Any]:
+    """All that an answer says, but for its number and times."""
+    assert response.status_code == 200, response.text
+    answer = json.loads(response.text, **more)
+    del answer["sira"]["decoding_seconds"]
+    return {name: value for name, value in answer.items() if name not in OWN}
+
+
+def alone_and_with_others(lvlm, requests: list[dict]) -> tuple[list[dict], list[dict], int]:
+    """Answers to requests one by one and to all of them at once, and in how many batches these were decoded.
+
+    Scores of the first ones equal any within 0.001.
+    """
+    server = Server(lvlm, len(requests))
+    requests = [{"max_tokens": 12} | each for each in requests]
+    with served(server.app) as address, ThreadPoolExecutor(len(requests)) as pool:
+        close = {"parse_float": lambda number: pytest.approx(float(number), abs=1e-3)}
+        alone = [answer_of(post(address, **each), **close) for each in requests]
+    server = Server(lvlm, len(requests))
+    with served(server.app) as address, ThreadPoolExecutor(len(requests)) as pool:
+        with held(server, address) as release:
+            answers = [pool.submit(post, address, **each) for each in requests]
+            release(len(requests))
+            found = [answer_of(each.result()) for each in answers]
+        return alone, found, int(counted(address, "sira_batch_texts_count")) - 1
+
+
+@pytest.mark.parametrize("kind", TOGETHER)
+def test_what_is_a_rows_own_in_a_batch(lvlm, kind):
+    alone, found, batches = alone_and_with_others(lvlm, TOGETHER[kind])
+    assert found == alone
+    assert len({str(each) for each in found}) == len(found)  # each field changes its answer
+    assert batches == 1
+
+
+def test_what_parts_batches(lvlm):
+    """Each twice, once among the first requests and once among the last ones."""
+    alone, found, batches = alone_and_with_others(lvlm, 2 * APART)
+    assert found == alone
+    assert len({str(each) for each in found}) == len(APART)
+    assert batches == len(APART)
