@@ -28,6 +28,7 @@ from starlette.routing import Route
 from sira_cli._version import __version__
 from sira_cli.errors import PictureError, PictureMemoryError, PrivatePictureError, SettingsError, SiraError
 from sira_cli.run.lvlm import Lvlm
+from sira_cli.run.runner import out_of_memory
 from sira_cli.serve import Limits, ollama
 from sira_cli.serve.hosts import LocalHosts
 from sira_cli.serve.jobs import Event, Job, Logprob, Piece, Reply, job_of
@@ -288,7 +289,7 @@ def as_request_error(error: Exception) -> RequestError:
     """Return the error for the client; an unexpected one without details."""
     if isinstance(error, RequestError):
         return error
-    if isinstance(error, MemoryError | PictureMemoryError):
+    if isinstance(error, PictureMemoryError) or out_of_memory(error):
         message = "not enough memory now: try again later, or send a smaller picture"
         return RequestError(message, 503, code="out_of_memory")
     if isinstance(error, PictureError | SettingsError):  # where a name of this network leads is not told

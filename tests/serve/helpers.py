@@ -110,7 +110,7 @@ def wait_for(address: str, count: int, *requests: Any) -> None:
 
 
 @contextmanager
-def held(server: Server, address: str) -> Iterator[Callable[[int], None]]:
+def held(server: Server, address: str, messages: list[dict] | None = None) -> Iterator[Callable[[int], None]]:
     """Hold the decoder at a first text; yields what waits until so many jobs are queued, and lets it go on."""
     gate = threading.Event()
     hook = server._lvlm.model.register_forward_pre_hook(lambda *_: gate.wait(120) and None)
@@ -122,7 +122,7 @@ def held(server: Server, address: str) -> Iterator[Callable[[int], None]]:
 
     try:
         with ThreadPoolExecutor(1) as pool:
-            first = pool.submit(post, address, max_tokens=1)
+            first = pool.submit(post, address, max_tokens=1, messages=messages or said())
             while not counted(address, "sira_batch_texts_count"):
                 assert not first.done()
                 time.sleep(0.01)

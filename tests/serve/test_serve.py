@@ -12,18 +12,23 @@ import time
 from base64 import b64encode
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from unittest.mock import Mock
 
 import httpx
 import psutil
 import pytest
+import torch
 from PIL import Image
 
+from sira_cli.cli.serve import limits_of
+from sira_cli.errors import PictureMemoryError, SettingsError
 from sira_cli.look.claims import bare, doubt, says_something
 from sira_cli.pictures import apart
+from sira_cli.run.lvlm import Lvlm
 from sira_cli.serve import Limits
 from sira_cli.serve.app import Server
 from sira_cli.serve.hosts import is_local
-from tests.serve.helpers import LONG, PICTURES, PROMPT, counted, post, refusal, running, said, streaming, wait_for
+from tests.serve.helpers import LONG, PICTURES, PROMPT, counted, held, post, refusal, running, said, streaming, wait_for
 from tests.support.asgi import served
 from tests.support.browser import tab, wait
 from tests.support.helpers import SIRA, imported
@@ -153,6 +158,70 @@ def test_limits_of_bodies_and_pictures(lvlm):
         ):
             error = refusal(post(address, messages=messages), 413)
             assert (error["code"], message in error["message"]) == ("too_large", True)
+
+
+def test_what_is_as_large_as_a_limit_allows_is_answered(lvlm):
+    """And what is larger by one is not: bytes of a body, pixels of all pictures, and pictures."""
+    small = Image.new("RGB", (40, 25), "red")
+    turns = [*said(picture=small), {"role": "assistant", "content": "Red."}, *said("And now?", small)]
+    with running(lvlm, limits=Limits(mb=0.01, megapixels=0.002, pictures=2)) as address:
+        body = json.dumps({"messages": turns, "max_tokens": 2})
+        for size, code in ((10_485, 200), (10_486, 413)):
+            answer = httpx.post(
+                f"{address}/v1/chat/completions",
+                content=body + " " * (size - len(body)),
+                headers={"content-type": "application/json"},
+                timeout=60,
+            )
+            assert answer.status_code == code
+        for width, code in ((80, 200), (81, 413)):
+            picture = Image.new("RGB", (width, 25), "red")
+            assert post(address, messages=said(picture=picture), max_tokens=2).status_code == code
+
+
+@pytest.mark.parametrize(("asked", "decoded"), [(5, 5), (6, 6), (7, 6), (-1, 6)])
+def test_texts_are_as_long_as_the_server_decodes(endless, asked, decoded):
+    with running(endless, limits=Limits(tokens=6)) as address:
+        for name in ("max_tokens", "max_completion_tokens"):
+            assert post(address, **{name: asked}).json()["usage"]["completion_tokens"] == decoded
+
+
+def test_batches_are_no_larger_than_they_may_be(lvlm):
+    """Than the number of texts, and than two pictures of the largest size, of which each one is within the limit."""
+    square = said(picture=Image.new("RGB", (40, 25), "red"))
+    for size, texts, batches in ((2, 5, 3), (9, 4, 2)):
+        server = Server(lvlm, size, Limits(megapixels=0.05 if size == 2 else 0.001))
+        with served(server.app) as address, ThreadPoolExecutor(texts) as pool, held(server, address, square) as release:
+            answers = [pool.submit(post, address, messages=square, max_tokens=2) for _ in range(texts)]
+            release(texts)
+            assert [each.result().status_code for each in answers] == [200] * texts
+            assert counted(address, "sira_batch_texts_count") - 1 == batches
+
+
+def test_what_the_command_takes_as_a_limit():
+    for given, expected in (("waiting=1024", 1024), ("seconds=1", 1), ("prompt=1000000000", 10**9)):
+        assert getattr(limits_of([given]), given.partition("=")[0]) == expected
+    assert limits_of(["mb=8", "mb=2"]) == Limits(mb=2)
+    for given in ("waiting=0", "waiting=1025", "mb=-1", "mb=1.5", "mb", "=3", "prompt=1000000001"):
+        with pytest.raises(SettingsError, match=f"--limit {given}: expected"):
+            limits_of([given])
+
+
+@pytest.mark.parametrize("error", [MemoryError, PictureMemoryError, torch.OutOfMemoryError])
+def test_who_meets_a_lack_of_memory_is_told_to_come_again(lvlm, monkeypatch, error):
+    monkeypatch.setattr(Lvlm, "answer", Mock(side_effect=error("no room")))
+    with running(lvlm) as address:
+        answer = post(address)
+        assert (refusal(answer, 503)["code"], answer.headers["retry-after"]) == ("out_of_memory", "2")
+
+
+def test_a_fault_of_the_server_is_told_to_its_log_and_not_to_clients(lvlm, monkeypatch, caplog):
+    monkeypatch.setattr(Lvlm, "answer", Mock(side_effect=RuntimeError("the secret of /home")))
+    with running(lvlm) as address:
+        answer = post(address)
+        assert (refusal(answer, 500)["code"], "secret" in answer.text) == ("internal_error", False)
+        assert "the secret of /home" in caplog.text
+        assert counted(address, 'sira_requests_total{status="500"}') == 1
 
 
 def test_prompts_that_are_too_long(lvlm, address):
