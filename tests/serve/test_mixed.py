@@ -42,7 +42,7 @@ APART = [
     *({"messages": said(system=system)} for system in ("Be brief.", LONGER)),
     *({"sira": sira} for sira in ({"method": "greedy"}, {"method": "vcd"}, {"k": 2}, {"alpha": 2.0}, {"beta": 0.5})),
     *({"sira": sira} for sira in ({"words": True}, {"verify": "flag"}, {"verify": "flag", "min_support": 0.9})),
-    *({"sira": {"verify": "guide"}}, {"logprobs": True}),
+    *({"sira": {"verify": "guide"}}, {"logprobs": True}, {"sira": {"method": "vcd"}, "seed": 7}),  # of its noise
 ]
 OWN = ("id", "created")  # of each answer, whatever was asked
 

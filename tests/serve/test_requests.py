@@ -27,6 +27,20 @@ URL, PLACE = {"type": "image_url", "image_url": {"url": 5}}, "messages[0].conten
 ANSWER, USER = {"role": "assistant", "content": "A dog."}, {"role": "user", "content": "Where?"}
 
 
+# Numbers that are too small or too large, each by the least.
+BEYOND = [("temperature", -0.001), ("temperature", 2.001), ("top_p", -0.001), ("top_p", 1.001), ("min_p", -0.001)]
+BEYOND += [("min_p", 1.001), ("top_k", -2), ("seed", 2**63), ("seed", -(2**63) - 1), ("repetition_penalty", 0)]
+BEYOND += [("top_logprobs", -1), ("top_logprobs", 21), ("max_tokens", 0), ("max_completion_tokens", -2)]
+WITHIN = [("temperature", 0), ("temperature", 2), ("top_p", 0), ("top_p", 1), ("min_p", 0), ("min_p", 1), ("top_k", -1)]
+WITHIN += [("seed", 2**63 - 1), ("seed", -(2**63)), ("repetition_penalty", 0.001), ("top_logprobs", 0)]
+WITHIN += [("top_logprobs", 20), ("max_tokens", 1), ("max_completion_tokens", -1)]
+
+
+def test_numbers_at_the_ends_of_their_ranges_are_taken():
+    for name, value in WITHIN:
+        ChatRequest.read({"messages": said(), "logprobs": True, name: value})
+
+
 def test_null_is_a_key_that_is_left_out(address):
     plain = posted(address, max_tokens=4)
     options = dict.fromkeys(("method", "task", "words", "verify", "min_support"))
@@ -71,6 +85,19 @@ def test_base64_as_programs_write_it_and_what_is_none():
 def test_a_schema_by_any_key_is_followed_and_closed(address, more):
     choice = post(address, max_tokens=24, **more).json()["choices"][0]
     assert (choice["finish_reason"], [*json.loads(choice["message"]["content"])]) == ("stop", ["count"])
+
+
+# Said a second time: a key that is missing in the table would change a text without a word.
+TEXT_CHANGING = """
+    tools functions logit_bias frequency_penalty presence_penalty audio use_beam_search no_repeat_ngram_size ignore_eos
+    min_tokens stop_token_ids continue_final_message bad_words allowed_token_ids logits_processors prompt_embeds
+    guided_regex guided_choice guided_grammar truncate_prompt_tokens num_beams best_of length_penalty tool_choice
+    function_call
+"""
+
+
+def test_every_key_that_would_change_a_text_is_known():
+    assert sorted(REFUSED) == sorted(TEXT_CHANGING.split())
 
 
 def test_keys_that_would_change_a_text_are_refused_and_their_neutral_values_are_not():
@@ -120,6 +147,8 @@ def test_keys_that_would_change_a_text_are_refused_and_their_neutral_values_are_
         ({"messages": [{"content": "a"}]}, 400, "messages[0].role", "messages[0].role: is missing"),
         ({"messages": []}, 400, "messages", "messages: expected at least 1"),
         ({"temperature": 3}, 400, "temperature", "temperature: expected at most 2"),
+        *(({name: value}, 400, name, f"{name}: expected ") for name, value in BEYOND),
+        ({"top_logprobs": 3}, 400, "top_logprobs", "needs logprobs: true"),
         ({"logprobs": "maybe"}, 400, "logprobs", "logprobs: expected true or false"),
         ({"stop": [1]}, 400, "stop[0]", "stop[0]: expected a string"),
     ],

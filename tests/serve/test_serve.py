@@ -127,6 +127,17 @@ def test_a_text_that_takes_too_long(endless):
         assert (json.loads(error.removeprefix("data: "))["error"]["code"], done) == ("timeout", "data: [DONE]")
 
 
+def test_answers_and_their_tokens_are_counted_once(lvlm):
+    with running(lvlm) as address:
+        tokens = post(address, max_tokens=5).json()["usage"]["completion_tokens"]
+        post(address, max_tokens=3, stream=True)
+        post(address, max_tokens=0)
+        assert counted(address, "sira_output_tokens_total") == tokens + 3 == 8
+        assert counted(address, "sira_request_seconds_count") == 2
+        assert [counted(address, f'sira_requests_total{{status="{code}"}}') for code in (200, 400)] == [2, 1]
+        assert counted(address, "sira_waiting_requests") == 0
+
+
 # --- limits
 
 

@@ -76,6 +76,16 @@ def test_settings_are_those_of_the_request(address, lvlm, sira, more, settings):
     assert answer == lvlm.under(method, preset).caption(PICTURES[1], PROMPT).text
 
 
+def test_messages_of_system_and_developer_are_the_systems_in_their_order(client, lvlm):
+    first = [
+        {"role": role, "content": words} for role, words in (("developer", "Be brief."), ("system", "No colours."))
+    ]
+    lvlm = lvlm.under(lvlm.decoder, lvlm.preset.with_settings(system="Be brief.\nNo colours."))
+    answer = ask(client, [*first, *said()])
+    result = lvlm.caption(PICTURES[0], PROMPT)
+    assert (text(answer), answer.usage.prompt_tokens) == (result.text, result.prompt_tokens)
+
+
 @pytest.mark.parametrize("sira", [{}, {"words": True}, {"method": "opera"}])
 def test_a_stream_is_the_same_text(client, sira):
     whole = text(ask(client, sira=sira))
