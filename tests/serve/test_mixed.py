@@ -10,7 +10,7 @@ import httpx
 import pytest
 
 from sira_cli.serve.app import Server
-from tests.serve.helpers import PICTURES, counted, held, post, said
+from tests.serve.helpers import PICTURES, counted, held, post, running, said
 from tests.support.asgi import served
 
 FEW = {"type": "array", "items": {"enum": ["dog", "tree"]}, "minItems": 1, "maxItems": 2}
@@ -55,36 +55,40 @@ def answer_of(response: httpx.Response, **more: Any) -> dict[str, Any]:
     return {name: value for name, value in answer.items() if name not in OWN}
 
 
-def alone_and_with_others(lvlm, requests: list[dict]) -> tuple[list[dict], list[dict], int]:
-    """Answers to requests one by one and to all of them at once, and in how many batches these were decoded.
+def alone(lvlm, request: dict) -> dict[str, Any]:
+    """The answer of a server that meets nothing else. Its scores equal any within 0.001."""
+    with running(lvlm) as address:
+        return answer_of(post(address, **request), parse_float=lambda score: pytest.approx(float(score), abs=1e-3))
 
-    Scores of the first ones equal any within 0.001.
-    """
-    server = Server(lvlm, len(requests))
-    requests = [{"max_tokens": 12} | each for each in requests]
-    with served(server.app) as address, ThreadPoolExecutor(len(requests)) as pool:
-        close = {"parse_float": lambda number: pytest.approx(float(number), abs=1e-3)}
-        alone = [answer_of(post(address, **each), **close) for each in requests]
+
+def together(lvlm, requests: list[dict]) -> tuple[list[dict], int]:
+    """Answers to requests that wait at the same time, and in how many batches they were decoded."""
     server = Server(lvlm, len(requests))
     with served(server.app) as address, ThreadPoolExecutor(len(requests)) as pool:
         with held(server, address) as release:
             answers = [pool.submit(post, address, **each) for each in requests]
             release(len(requests))
             found = [answer_of(each.result()) for each in answers]
-        return alone, found, int(counted(address, "sira_batch_texts_count")) - 1
+        return found, int(counted(address, "sira_batch_texts_count")) - 1
+
+
+def short(requests: list[dict]) -> list[dict]:
+    return [{"max_tokens": 12} | each for each in requests]
 
 
 @pytest.mark.parametrize("kind", TOGETHER)
 def test_what_is_a_rows_own_in_a_batch(lvlm, kind):
-    alone, found, batches = alone_and_with_others(lvlm, TOGETHER[kind])
-    assert found == alone
+    requests = short(TOGETHER[kind])
+    found, batches = together(lvlm, requests)
+    assert found == [alone(lvlm, each) for each in requests]
     assert len({str(each) for each in found}) == len(found)  # each field changes its answer
     assert batches == 1
 
 
 def test_what_parts_batches(lvlm):
     """Each twice, once among the first requests and once among the last ones."""
-    alone, found, batches = alone_and_with_others(lvlm, 2 * APART)
-    assert found == alone
+    requests = short(APART)
+    found, batches = together(lvlm, 2 * requests)
+    assert found == 2 * [alone(lvlm, each) for each in requests]
     assert len({str(each) for each in found}) == len(APART)
     assert batches == len(APART)
