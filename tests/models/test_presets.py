@@ -16,7 +16,7 @@ from sira_cli.core.image_tokens import Between, ImageTokens
 from sira_cli.errors import DataError, SettingsError
 from sira_cli.methods import find
 from sira_cli.methods.calibrated import Calibrated, Calibration, Origin
-from sira_cli.models import presets
+from sira_cli.models import combinations, presets
 from sira_cli.models.combinations import ROWS
 from sira_cli.models.preset import Preset
 from sira_cli.models.presets import calibrated
@@ -226,6 +226,13 @@ PAIRS = {
 def test_every_pair_of_the_table_is_expected_once():
     pairs = [(one, other) for one, others in PAIRS.items() for other in others.split()]
     assert sorted((row.one, row.other) for row in ROWS) == sorted(pairs)
+
+
+def test_what_only_a_schema_rules_out_is_allowed_without_one():
+    """vLLM rules tokens out for a schema only: thoughts, a rule of the method, or a cut-off meet it nowhere else."""
+    demo = presets.find("demo")
+    for method in (find("sira"), find("flb")):
+        combinations.check(demo.with_values(beta=0.1).with_settings(think=True), method, engine="vllm")
 
 
 @pytest.mark.parametrize("pair", [(one, other) for one, others in PAIRS.items() for other in others.split()])

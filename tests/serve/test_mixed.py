@@ -32,7 +32,11 @@ TOGETHER = {
         {"response_format": {"type": "json_schema", "json_schema": {"schema": ONE}}},
     ],
     "drawn": [WARM | {"seed": seed} for seed in (3, 4, 2**63 - 1)] + [WARM | {"messages": said(picture=PICTURES[1])}],
-    "scored": [{"logprobs": True, "top_logprobs": top} for top in (0, 1, 3)] + [{"logprobs": True, "stop": "room"}],
+    "scored": [
+        *({"logprobs": True, "top_logprobs": top} for top in (0, 1, 3)),
+        {"logprobs": True, "stop": "room"},
+        {"logprobs": True, "messages": said(picture=PICTURES[1])},
+    ],
     "looked at": [LOOK | more for more in ({}, *STOPS, {"messages": said(picture=PICTURES[2])})],
 }
 # Requests that are decoded one after the other: every field here is a batch's.

@@ -289,14 +289,8 @@ OWN, ALSO_OWN = socket.gethostname(), f"{socket.gethostname().upper()}:8000"
 LOCAL = ("localhost", "LocalHost:8000", "127.0.0.1", "127.8.0.1:80", "[::1]:8000", "0.0.0.0", "192.168.65.254:8000")
 LOCAL += ("host.docker.internal", "Host.Containers.Internal:8000", "mac.local:8000", "sira.localhost", OWN, ALSO_OWN)
 FOREIGN = ("evil.example", "evil.example:8000", "8.8.8.8", "localhost.evil.example", "internal.evil.example", "")
-FOREIGN += (
-    "xlocalhost",
-    "evil.example:x.local",
-    "evil.example#.local",
-    "[::1]evil.example",
-    "[2001:4860::1]",
-    "a@b.local",
-)
+FOREIGN += ("xlocalhost", "evil.example:x.local", "evil.example#.local", "[::1]evil.example", "[2001:4860::1]")
+FOREIGN += ("a@b.local", "localhost:", ":80", "a.local.evil.example", "a.internal.evil.example:8000")
 
 
 @pytest.mark.parametrize(("host", "local"), [*((host, True) for host in LOCAL), *((host, False) for host in FOREIGN)])
