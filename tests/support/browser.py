@@ -153,3 +153,8 @@ def running_browser() -> Iterator[Browser]:
         driver.terminate()
         driver.wait(timeout=30)
         driver.stdout.close()
+
+
+def texts(browser: Browser, selector: str) -> list[str]:
+    """The text of each element."""
+    return browser.run("return [...document.querySelectorAll(arguments[0])].map(one => one.textContent)", selector)
