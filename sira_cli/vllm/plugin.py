@@ -18,13 +18,15 @@ from sira_cli.models import presets
 KEY = "sira"  # in `additional_config`, and in `extra_args` of a request
 DRAW = ("temperature", "top_p", "top_k", "min_p")  # what a request of `engine` draws tokens with
 SETTINGS = ("k", "k_fraction", "alpha", "beta")
+ADDED = ("version", "load_format")  # by `prepare` and `adapt`
 OWNER = "SIRA_VLLM_OWNER"  # an environment variable: the process that `engine` runs in
 OPERATORS = ("vllm::sira_fork", "vllm::sira_two_streams")
 CACHES = ("auto", "bfloat16", "float16", "float32")  # without scales of their own
-WORKERS = {
-    "vllm.v1.worker.cpu_worker.CPUWorker": "sira_cli.vllm.worker.CPUWorker",
-    "vllm.v1.worker.gpu_worker.Worker": "sira_cli.vllm.worker.Worker",
+WORKERS = {  # places where vLLM's own workers are found; `loader` says why
+    "vllm.v1.worker.cpu_worker.CPUWorker": "sira_cli.vllm.loader.CPUWorker",
+    "vllm.v1.worker.gpu_worker.Worker": "sira_cli.vllm.loader.GPUWorker",
 }
+V1_WORKERS = {"vllm.v1.worker.cpu_worker.CPUWorker": "sira_cli.vllm.v1.CPUWorker"}
 
 
 def register() -> None:
@@ -65,7 +67,7 @@ def config_of(settings: Any) -> SiraConfig:
     """
     if not isinstance(settings, Mapping):
         raise SettingsError(f'additional_config: "{KEY}" must be a mapping such as {{"alpha": 0.5}}; got {settings!r}')
-    if unknown := set(settings) - {*SETTINGS, "preset", "version"}:
+    if unknown := set(settings) - {*SETTINGS, "preset", *ADDED}:
         known = ", ".join(("preset", *SETTINGS))
         raise SettingsError(f'additional_config: "{KEY}" has no {", ".join(sorted(unknown))}; it takes {known}')
     given = {name: settings[name] for name in SETTINGS if settings.get(name) is not None}
@@ -89,37 +91,42 @@ def prepare(args: Any) -> None:
     args.additional_config = {**args.additional_config, KEY: resolved}
     if args.enable_prefix_caching is None:  # vLLM's default is on
         args.enable_prefix_caching = False
-    if args.compilation_config.cudagraph_mode is None:
+    if args.compilation_config.cudagraph_mode is None:  # in a decoding step both streams have the same rows
         from vllm.config import CUDAGraphMode
 
-        args.compilation_config.cudagraph_mode = CUDAGraphMode.NONE
-    processor = "sira_cli.vllm.requests:RequestRows"
-    if processor not in (args.logits_processors or ()):
-        args.logits_processors = [*(args.logits_processors or ()), processor]
+        args.compilation_config.cudagraph_mode = CUDAGraphMode.FULL_DECODE_ONLY
 
 
 def adapt(config: Any) -> None:
-    """Refuse what cannot be exact, and let our worker load the model.
+    """Refuse what cannot be exact, and let our load format load the model.
 
     Raises:
         UnsupportedModelError: the engine is asked for something that two streams cannot follow.
     """
     if refused := "; ".join(f"{what}: {advice}" for what, advice in refusals(config)):
         raise UnsupportedModelError(f"SIRA cannot decode exactly with {refused}")
-    config.parallel_config.worker_cls = WORKERS[config.parallel_config.worker_cls]
+    if config.use_v2_model_runner:
+        workers = WORKERS
+        processor = "sira_cli.vllm.requests:RequestRows"
+    else:
+        workers = V1_WORKERS
+        processor = "sira_cli.vllm.requests:RequestRowsV1"
+    config.parallel_config.worker_cls = workers[config.parallel_config.worker_cls]
+    config.additional_config[KEY]["load_format"] = config.load_config.load_format
+    config.load_config.load_format = KEY
+    config.model_config.logits_processors = [*(config.model_config.logits_processors or ()), processor]
     # Each scheduled row may be followed by a row of the contrast stream: both fit the buffers of the model.
     scheduler = config.scheduler_config
     scheduler.max_num_scheduled_tokens = max(1, scheduler.max_num_batched_tokens // 2)
     compilation = config.compilation_config
-    if compilation.cudagraph_mode.name == "PIECEWISE":  # what tells the streams apart runs between the graphs
-        compilation.splitting_ops = [*(compilation.splitting_ops or ()), *OPERATORS]
+    if compilation.splitting_ops:  # what tells the streams apart runs between the graphs
+        compilation.splitting_ops = [*compilation.splitting_ops, *OPERATORS]
 
 
 def refusals(config: Any) -> Iterator[tuple[str, str]]:
     """Yield features that two streams cannot follow exactly, each with the change that helps."""
     model, parallel, scheduler = config.model_config, config.parallel_config, config.scheduler_config
     cache, compilation = config.cache_config, config.compilation_config
-    sizes = compilation.cudagraph_capture_sizes or ()
     if model.runner_type != "generate" or not model.is_multimodal_model or model.is_encoder_decoder:
         yield f"{model.model}", "SIRA needs a decoder that sees pictures and generates texts"
     if model.is_mm_prefix_lm:
@@ -146,11 +153,17 @@ def refusals(config: Any) -> Iterator[tuple[str, str]]:
         yield "prompts given as embeddings", "leave out --enable-prompt-embeds"
     if not scheduler.enable_chunked_prefill or scheduler.disable_chunked_mm_input:
         yield "whole prompts or pictures only", "leave out --no-enable-chunked-prefill and --disable-chunked-mm-input"
+    if parallel.enable_batch_sharded_sampling:
+        yield "sampling in shards of the batch", "leave out --enable-batch-sharded-sampling"
     if parallel.worker_cls not in WORKERS:
         yield f"the worker {parallel.worker_cls}", "use a CPU or an NVIDIA GPU, and leave out --worker-cls"
-    if config.use_v2_model_runner:
-        yield "vLLM's second model runner", "set VLLM_USE_V2_MODEL_RUNNER=0"
-    if compilation.cudagraph_mode.name not in ("NONE", "PIECEWISE"):
-        yield "CUDA graphs of whole forwards", 'give --compilation-config "cudagraph_mode": "PIECEWISE" or "NONE"'
-    elif compilation.cudagraph_mode.name != "NONE" and 2 * max(sizes, default=0) > scheduler.max_num_batched_tokens:
-        yield f"CUDA graphs of {max(sizes)} rows", "double --max-num-batched-tokens: it counts both streams' rows"
+    elif not config.use_v2_model_runner and parallel.worker_cls not in V1_WORKERS:
+        yield "model runner V1 on a GPU", "leave out VLLM_USE_V2_MODEL_RUNNER=0"
+    mode = compilation.cudagraph_mode.name
+    rows = max(compilation.cudagraph_capture_sizes or (), default=0)  # of the largest graph
+    if mode == "FULL_DECODE_ONLY":
+        rows = min(rows, scheduler.max_num_seqs)
+    if mode not in ("NONE", "PIECEWISE", "FULL_DECODE_ONLY"):
+        yield f"CUDA graphs of {mode}", 'set "cudagraph_mode" to "FULL_DECODE_ONLY", "PIECEWISE" or "NONE"'
+    elif mode != "NONE" and 2 * rows > scheduler.max_num_batched_tokens:
+        yield f"CUDA graphs of {rows} rows", "double --max-num-batched-tokens: it counts both streams' rows"

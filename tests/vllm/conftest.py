@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import importlib.util
 import json
+import os
 import subprocess
 import sys
 from collections.abc import Callable
@@ -17,6 +18,9 @@ from PIL import Image
 from tests.vllm.models import FAMILIES
 
 ROOT = Path(__file__).parents[2]
+# vLLM's model runner V2 on a CPU: `interpreter/sitecustomize.py` stands for the backend that Triton lacks there.
+V2 = {"VLLM_USE_V2_MODEL_RUNNER": "1", "TRITON_INTERPRET": "1"}
+V2 |= {"PYTHONPATH": os.pathsep.join([str(Path(__file__).parent / "interpreter"), str(ROOT)])}
 
 
 def pytest_itemcollected(item: pytest.Item) -> None:
@@ -53,14 +57,24 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
 
 @pytest.fixture
 def run(tmp_path: Path) -> Callable[..., Any]:
-    """Run an engine in a process of its own; return what it wrote, or the end of its log as an error."""
+    """Run an engine in a process of its own; return what it wrote, or the end of its log as an error.
+
+    `v1`: in vLLM's first model runner, which machines without Triton have.
+    """
     asked, out, log = (tmp_path / name for name in ("job.json", "out.json", "log.txt"))
 
-    def start(do: str, model: Path, **job: Any) -> Any:
+    def start(do: str, model: Path, *, v1: bool = False, **job: Any) -> Any:
         asked.write_text(json.dumps({"do": do, "model": str(model), **job}), encoding="utf-8")
         command = [sys.executable, "-m", "tests.vllm.engine", str(asked), str(out)]
         with log.open("w", encoding="utf-8") as file:
-            code = subprocess.run(command, stdout=file, stderr=subprocess.STDOUT, cwd=ROOT, timeout=600).returncode
+            code = subprocess.run(
+                command,
+                stdout=file,
+                stderr=subprocess.STDOUT,
+                cwd=ROOT,
+                env=os.environ | ({} if v1 else V2),
+                timeout=600,
+            ).returncode
         if code:
             raise RuntimeError(log.read_text(encoding="utf-8")[-3000:])
         return json.loads(out.read_text(encoding="utf-8"))

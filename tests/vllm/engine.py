@@ -28,7 +28,7 @@ def decode(model: str, options: dict[str, Any], batches: list[dict[str, Any]], p
     if padded:
         from sira_cli.vllm.streams import Streams
 
-        Streams.replays = lambda self, context: self.graphs
+        Streams.replays = lambda self, context: True
 
     def named(name: str) -> str:  # vLLM adds a part to it
         return "-".join(name.split("-")[:2])
@@ -78,25 +78,31 @@ def refused(model: str, options: list[dict[str, Any]], broken: str = "", start: 
 
     `broken`: what is wrong with its streams.
     """
+    import dataclasses
+
     from vllm import LLM
     from vllm.engine.arg_utils import EngineArgs
 
-    from sira_cli.vllm import streams
+    from sira_cli.vllm import check, layers, step, streams
 
-    contrast, metadata = streams.contrast, streams.CommonAttentionMetadata
+    contrast, plan, put = streams.contrast, step.plan, step.Requests.put
 
     def one_stream(self: Any, query: Any, key: Any, value: Any, output: Any) -> None:
         n, rows = self.streams.n, self.streams.rows
         output[:n] = self.full(query[:n], key[:n], value[:n])
         output[n : n + len(rows)] = output[rows]
 
-    def off_by_one(**values: Any) -> Any:
-        return metadata(**{**values, "slot_mapping": values["slot_mapping"] + 1})
+    def off_by_one(*args: Any) -> Any:
+        found = plan(*args)
+        return dataclasses.replace(found, place=found.place + 1)
+
+    def kept(self: Any, slot: int, image: Any, alpha: float) -> None:
+        put(self, slot, self.images[slot] if len(self.images[slot]) else image, alpha)
 
     mutants: dict[str, tuple[Any, str, Any]] = {
-        "one stream": (streams.TwoStreams, "attend", one_stream),
-        "slots off by one": (streams, "CommonAttentionMetadata", off_by_one),
-        "counts not reset": (streams.Streams, "text_so_far", lambda self, first, fresh: self._text_rows[first]),
+        "one stream": (layers.TwoStreams, "attend", one_stream),
+        "slots off by one": (check, "plan", off_by_one),
+        "counts not reset": (step.Requests, "put", kept),
         "the wrong stream first": (streams, "contrast", lambda z, other, a: contrast(other, z, a)),
     }
     if broken:

@@ -60,6 +60,14 @@ def test_a_family(family, situation, folder, pictures, run):
     check(folder(family), batches, found["answers"])
 
 
+@pytest.mark.parametrize("family", ["llava", "qwen3-vl"])
+def test_a_family_without_triton(family, folder, pictures, run):
+    batches = mixed(family, pictures)
+    options = SIRA | SITUATIONS["compiled, in chunks of 32 that cut pictures"]
+    found = run("decode", folder(family), v1=True, options=options, batches=batches)
+    check(folder(family), batches, found["answers"])
+
+
 @pytest.mark.parametrize("family", ["llava", "qwen2.5-vl"])
 def test_preempted_and_aborted_requests(family, folder, pictures, run):
     """A cache that is too small for all: requests lose their place, start again, and others take their blocks."""

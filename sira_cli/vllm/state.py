@@ -1,0 +1,88 @@
+"""SIRA in vLLM's model runner V2: what the runner asks of a model's state."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from sira_cli.vllm.check import check
+from sira_cli.vllm.requests import RequestRows, alpha_of
+from sira_cli.vllm.step import image_tokens, plan, plan_graph
+from sira_cli.vllm.streams import Streams
+
+
+class TwoStreamState:
+    """Mixed into the class of the model's state that vLLM would take."""
+
+    model: Any
+
+    @property
+    def streams(self) -> Streams:
+        """Those of the model."""
+        found: Streams = self.model.sira
+        return found
+
+    def initialize_kv_cache(self, kv_cache_config: Any, block_tables: Any) -> None:
+        """Take the caches, and try both streams in them."""
+        super().initialize_kv_cache(kv_cache_config, block_tables)  # type: ignore[misc]
+        self.streams.ready(kv_cache_config)
+        check(self.model, self.streams)
+
+    def custom_sampler(self, sampler: Any) -> Any:
+        """Let our processor of logits know the streams."""
+        for processor in sampler.logits_processors:
+            if isinstance(processor, RequestRows):
+                processor.streams = self.streams
+        return super().custom_sampler(sampler)  # type: ignore[misc]
+
+    def add_request(self, req_index: int, new_req_data: Any) -> None:
+        """Keep which of the request's tokens are image tokens, and its alpha."""
+        super().add_request(req_index, new_req_data)  # type: ignore[misc]
+        image = image_tokens(feature.mm_position for feature in new_req_data.mm_features)
+        alpha = alpha_of(new_req_data.sampling_params, self.streams.config.alpha)
+        self.streams.requests.put(req_index, image, alpha)
+
+    def prepare_attn(
+        self,
+        input_batch: Any,
+        cudagraph_mode: Any,
+        block_tables: Any,
+        slot_mappings: Any,
+        attn_groups: Any,
+        kv_cache_config: Any,
+        for_capture: bool = False,
+        **more: Any,
+    ) -> dict[str, Any]:
+        """Return the metadata of all layers, those of the contrast stream among them."""
+        whole: Any = super().prepare_attn  # type: ignore[misc]
+        found: dict[str, Any] = whole(
+            input_batch,
+            cudagraph_mode,
+            block_tables,
+            slot_mappings,
+            attn_groups,
+            kv_cache_config,
+            for_capture=for_capture,
+            **more,
+        )
+        batch = input_batch
+        streams = self.streams
+        real = bool(batch.prefill_len_np.any())  # vLLM warms up without prompts
+        slots = batch.idx_mapping_np if real else None
+        if for_capture or cudagraph_mode.name == "FULL":
+            step = plan_graph(
+                batch.num_computed_tokens_np,
+                slots,
+                streams.requests,
+                batch.is_prefilling_np,
+                batch.num_reqs_after_padding,
+            )
+        else:
+            step = plan(
+                batch.query_start_loc_np[: batch.num_reqs + 1],
+                batch.num_computed_tokens_np,
+                slots,
+                streams.requests,
+                batch.is_prefilling_np,
+                batch.num_tokens_after_padding,
+            )
+        return found | streams.prepare(step, block_tables, slots, capture=for_capture)
