@@ -67,6 +67,8 @@ def check_params(params: Any) -> None:
         SettingsError: with a sentence that is a 400 over HTTP.
     """
     asked_of(params)
+    if params.max_tokens == 1 and params.logprobs and params.watermarking is False and params.detokenize is False:
+        raise SettingsError("beam search loses a request's alpha in vLLM: leave it out")  # these are its own requests
     if params.prompt_logprobs is not None or params.prompt_logprob_token_ids is not None:
         raise SettingsError("prompt_logprobs are not defined under SIRA: leave them out")
 
@@ -118,6 +120,16 @@ class Row:
         return pick(self._warpers(_NO_IDS, logits.float()), self._drawn[place][None]).to(logits.dtype)
 
 
+def cut_among(left: torch.Tensor, z_full: torch.Tensor, beta: float) -> torch.Tensor:
+    """Cut off implausible tokens: `left [R, V]` is -inf where vLLM rules a token out.
+
+    Where none of the plausible tokens is left, those that are plausible among the rest stay, as in process.
+    """
+    plain = plausible(left, z_full, beta)
+    among = plausible(left, z_full.masked_fill(left.isneginf(), -torch.inf), beta)
+    return torch.where(plain.isneginf().all(dim=-1, keepdim=True), among, plain)
+
+
 def change(
     logits: torch.Tensor, z_full: torch.Tensor | None, rows: Mapping[int, Row], places: Mapping[int, int], beta: Any
 ) -> torch.Tensor:
@@ -128,12 +140,11 @@ def change(
         z_full: those of the full stream `[R, V]`, which the cut-off looks at; None without beta.
         rows: by their numbers among the logits.
         places: of each row's next token in its text; a row without one has no next token yet.
-        beta: of the cut-off, which works among the tokens that are left: so one always is.
+        beta: of the cut-off.
     """
     cut = [index for index, row in rows.items() if row.cut]
     if cut and z_full is not None:
-        left = logits[cut]
-        logits[cut] = plausible(left, z_full[cut].masked_fill(left.isneginf(), -torch.inf), beta)
+        logits[cut] = cut_among(logits[cut], z_full[cut], beta)
     for index, row in rows.items():
         if row.changes and index in places:
             logits[index : index + 1] = row.changed(logits[index : index + 1], places[index])

@@ -9,6 +9,8 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from tests.vllm.graphs import capture, prepare, report
+
 os.environ |= {"VLLM_ENABLE_V1_MULTIPROCESSING": "0", "VLLM_CPU_KVCACHE_SPACE": "1", "OMP_NUM_THREADS": "1"}
 os.environ |= {"HF_HUB_OFFLINE": "1", "VLLM_NO_USAGE_STATS": "1", "VLLM_CPU_OMP_THREADS_BIND": "nobind"}
 
@@ -16,10 +18,17 @@ ENGINE = {"dtype": "float32", "max_model_len": 1024, "max_num_seqs": 16, "enforc
 ENGINE |= {"limit_mm_per_prompt": {"image": 2}, "generation_config": "vllm"}
 
 
-def decode(model: str, options: dict[str, Any], batches: list[dict[str, Any]], padded: bool = False) -> dict[str, Any]:
+def decode(
+    model: str,
+    options: dict[str, Any],
+    batches: list[dict[str, Any]],
+    padded: bool = False,
+    graphs: list[int] | None = None,
+) -> dict[str, Any]:
     """Each batch on the same engine: the token ids of its requests, which are all there at once.
 
-    `padded`: with as many rows in every forward as if a CUDA graph were replayed.
+    `padded`: with as many rows in every forward as if a CUDA graph of parts of it were replayed.
+    `graphs`: numbers of requests for which decoding steps are replayed as `graphs.Graph`s.
     """
     from PIL import Image
     from vllm import LLM, SamplingParams
@@ -40,7 +49,10 @@ def decode(model: str, options: dict[str, Any], batches: list[dict[str, Any]], p
         return preempt(self, request, *args, **kwargs)
 
     Scheduler._preempt_request = counted
+    if graphs:
+        prepare()
     engine = LLM(model=model, **ENGINE | options).llm_engine
+    captured = capture(engine, graphs) if graphs else None
     answers = []
     for number, batch in enumerate(batches):
         texts: dict[str, Any] = {}
@@ -70,7 +82,9 @@ def decode(model: str, options: dict[str, Any], batches: list[dict[str, Any]], p
             for index in batch.get("abort", {}).get(str(steps), []):
                 engine.abort_request([f"{number}-{index}"])
         answers.append([texts.get(f"{number}-{index}") for index in range(len(batch["requests"]))])
-    return {"answers": answers, "preempted": preempted}
+    scheduler = engine.vllm_config.scheduler_config
+    found = {"answers": answers, "preempted": preempted, "asynchronous": scheduler.async_scheduling}
+    return found | (report(captured) if captured else {})
 
 
 def refused(model: str, options: list[dict[str, Any]], broken: str = "", start: bool = False) -> list[str]:

@@ -69,6 +69,20 @@ def test_a_family_without_triton(family, folder, pictures, run):
 
 
 @pytest.mark.parametrize("family", ["llava", "qwen2.5-vl"])
+def test_decoding_steps_as_graphs(family, folder, pictures, run):
+    """Four, three and fewer requests in graphs of four and two; nothing is read by the host, and nothing moves."""
+    many = [request(family, [picture], f"part {i}", 9 - 2 * i) for i, picture in enumerate(pictures[:3])]
+    many.append(request(family, [], "a red house", 5))
+    many[1]["sira"] = {"alpha": 0}
+    batches = [{"requests": many}]
+    found = run("decode", folder(family), options=SIRA, batches=batches, graphs=[2, 4])
+    check(folder(family), batches, found["answers"])
+    assert min(found["replays"].values()) > 1
+    assert found["asynchronous"]
+    assert (found["reads"], found["moved"]) == ([], [])
+
+
+@pytest.mark.parametrize("family", ["llava", "qwen2.5-vl"])
 def test_preempted_and_aborted_requests(family, folder, pictures, run):
     """A cache that is too small for all: requests lose their place, start again, and others take their blocks."""
     many = [request(family, [picture], f"part {i}", 90) for i, picture in enumerate(pictures[:12])]
