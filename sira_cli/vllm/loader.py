@@ -9,6 +9,7 @@ from torch import nn
 from vllm.model_executor.model_loader import get_model_loader, register_model_loader
 from vllm.model_executor.model_loader.base_loader import BaseModelLoader
 from vllm.v1.worker.gpu.model_states import resolve_model_state_cls
+from vllm.v1.worker.gpu_worker import Worker as Worker  # vLLM finds it here, so this module is imported before
 
 from sira_cli.vllm.plugin import KEY, SETTINGS, config_of
 from sira_cli.vllm.state import TwoStreamState
@@ -22,32 +23,16 @@ class Loader(BaseModelLoader):  # type: ignore[misc]  # vLLM is not installed wh
     def load_model(self, vllm_config: Any, model_config: Any, prefix: str = "") -> nn.Module:
         """Return the model with two streams."""
         settings = vllm_config.additional_config[KEY]
-        model: Any = self._theirs(settings).load_model(vllm_config, model_config, prefix)
+        theirs = get_model_loader(dataclasses.replace(self.load_config, load_format=settings["load_format"]))
+        model: nn.Module = theirs.load_model(vllm_config, model_config, prefix)
         base = resolve_model_state_cls(vllm_config, model)
         install(model, vllm_config, config_of({name: settings[name] for name in SETTINGS}))
         state = type(f"Sira{base.__name__}", (TwoStreamState, base), {})
         model.__dict__["get_model_state_cls"] = lambda: state
-        loaded: nn.Module = model
-        return loaded
-
-    def _theirs(self, settings: dict[str, Any]) -> Any:
-        return get_model_loader(dataclasses.replace(self.load_config, load_format=settings["load_format"]))
+        return model
 
     def download_model(self, model_config: Any) -> None:
         """Do nothing: `load_model` downloads what it needs."""
 
     def load_weights(self, model: nn.Module, model_config: Any) -> None:
         """Do nothing: `load_model` has loaded them."""
-
-
-def __getattr__(name: str) -> Any:
-    """Return vLLM's own worker: this module is imported as its place, so that the load format is known there."""
-    if name == "GPUWorker":
-        from vllm.v1.worker.gpu_worker import Worker
-
-        return Worker
-    if name == "CPUWorker":  # only builds of vLLM for CPUs can import it
-        from vllm.v1.worker.cpu_worker import CPUWorker
-
-        return CPUWorker
-    raise AttributeError(name)

@@ -22,11 +22,9 @@ ADDED = ("version", "load_format")  # by `prepare` and `adapt`
 OWNER = "SIRA_VLLM_OWNER"  # an environment variable: the process that `engine` runs in
 OPERATORS = ("vllm::sira_fork", "vllm::sira_two_streams")
 CACHES = ("auto", "bfloat16", "float16", "float32")  # without scales of their own
-WORKERS = {  # places where vLLM's own workers are found; `loader` says why
-    "vllm.v1.worker.cpu_worker.CPUWorker": "sira_cli.vllm.loader.CPUWorker",
-    "vllm.v1.worker.gpu_worker.Worker": "sira_cli.vllm.loader.GPUWorker",
-}
-V1_WORKERS = {"vllm.v1.worker.cpu_worker.CPUWorker": "sira_cli.vllm.v1.CPUWorker"}
+REQUESTS = "sira_cli.vllm.requests"
+CPU = "vllm.v1.worker.cpu_worker.CPUWorker"
+WORKERS = {CPU: "sira_cli.vllm.cpu.CPUWorker", "vllm.v1.worker.gpu_worker.Worker": "sira_cli.vllm.loader.Worker"}
 
 
 def register() -> None:
@@ -105,16 +103,11 @@ def adapt(config: Any) -> None:
     """
     if refused := "; ".join(f"{what}: {advice}" for what, advice in refusals(config)):
         raise UnsupportedModelError(f"SIRA cannot decode exactly with {refused}")
-    if config.use_v2_model_runner:
-        workers = WORKERS
-        processor = "sira_cli.vllm.requests:RequestRows"
-    else:
-        workers = V1_WORKERS
-        processor = "sira_cli.vllm.requests:RequestRowsV1"
-    config.parallel_config.worker_cls = workers[config.parallel_config.worker_cls]
+    processor = "RequestRows" if config.use_v2_model_runner else "RequestRowsV1"
+    config.parallel_config.worker_cls = WORKERS[config.parallel_config.worker_cls]
     config.additional_config[KEY]["load_format"] = config.load_config.load_format
     config.load_config.load_format = KEY
-    config.model_config.logits_processors = [*(config.model_config.logits_processors or ()), processor]
+    config.model_config.logits_processors = [*(config.model_config.logits_processors or ()), f"{REQUESTS}:{processor}"]
     # Each scheduled row may be followed by a row of the contrast stream: both fit the buffers of the model.
     scheduler = config.scheduler_config
     scheduler.max_num_scheduled_tokens = max(1, scheduler.max_num_batched_tokens // 2)
@@ -157,7 +150,7 @@ def refusals(config: Any) -> Iterator[tuple[str, str]]:
         yield "sampling in shards of the batch", "leave out --enable-batch-sharded-sampling"
     if parallel.worker_cls not in WORKERS:
         yield f"the worker {parallel.worker_cls}", "use a CPU or an NVIDIA GPU, and leave out --worker-cls"
-    elif not config.use_v2_model_runner and parallel.worker_cls not in V1_WORKERS:
+    elif not config.use_v2_model_runner and parallel.worker_cls != CPU:
         yield "model runner V1 on a GPU", "leave out VLLM_USE_V2_MODEL_RUNNER=0"
     mode = compilation.cudagraph_mode.name
     rows = max(compilation.cudagraph_capture_sizes or (), default=0)  # of the largest graph

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
 import torch
 from vllm.v1.sample.logits_processor import LogitsProcessor as V1LogitsProcessor
 from vllm.v1.sample.logits_processor.builtin import process_dict_updates
@@ -60,19 +59,6 @@ def alpha_of(params: Any, server: float) -> float:
     return float(asked.get("alpha", server))
 
 
-def check_params(params: Any) -> None:
-    """Refuse what a request cannot have.
-
-    Raises:
-        SettingsError: with a sentence that is a 400 over HTTP.
-    """
-    asked_of(params)
-    if params.max_tokens == 1 and params.logprobs and params.watermarking is False and params.detokenize is False:
-        raise SettingsError("beam search loses a request's alpha in vLLM: leave it out")  # these are its own requests
-    if params.prompt_logprobs is not None or params.prompt_logprob_token_ids is not None:
-        raise SettingsError("prompt_logprobs are not defined under SIRA: leave them out")
-
-
 class Row:
     """One running request, and what it does to its logits.
 
@@ -120,7 +106,7 @@ class Row:
         return pick(self._warpers(_NO_IDS, logits.float()), self._drawn[place][None]).to(logits.dtype)
 
 
-def cut_among(left: torch.Tensor, z_full: torch.Tensor, beta: float) -> torch.Tensor:
+def _cut(left: torch.Tensor, z_full: torch.Tensor, beta: float) -> torch.Tensor:
     """Cut off implausible tokens: `left [R, V]` is -inf where vLLM rules a token out.
 
     Where none of the plausible tokens is left, those that are plausible among the rest stay, as in process.
@@ -130,71 +116,68 @@ def cut_among(left: torch.Tensor, z_full: torch.Tensor, beta: float) -> torch.Te
     return torch.where(plain.isneginf().all(dim=-1, keepdim=True), among, plain)
 
 
-def change(
-    logits: torch.Tensor, z_full: torch.Tensor | None, rows: Mapping[int, Row], places: Mapping[int, int], beta: Any
-) -> torch.Tensor:
-    """Change the logits `[R, V]` of a batch in place, after vLLM's own masks.
+class _Rows:
+    """What single requests ask for is done to logits after vLLM's own masks."""
 
-    Args:
-        logits: contrasted; -inf where a token must not come.
-        z_full: those of the full stream `[R, V]`, which the cut-off looks at; None without beta.
-        rows: by their numbers among the logits.
-        places: of each row's next token in its text; a row without one has no next token yet.
-        beta: of the cut-off.
-    """
-    cut = [index for index, row in rows.items() if row.cut]
-    if cut and z_full is not None:
-        logits[cut] = cut_among(logits[cut], z_full[cut], beta)
-    for index, row in rows.items():
-        if row.changes and index in places:
-            logits[index : index + 1] = row.changed(logits[index : index + 1], places[index])
-    return logits
+    streams: Streams  # of the model, from the start on
+
+    def __init__(self, vllm_config: Any, *unused: Any) -> None:
+        settings = vllm_config.additional_config[KEY]
+        self.server = config_of({name: settings[name] for name in SETTINGS})
+
+    @classmethod
+    def validate_params(cls, sampling_params: Any) -> None:
+        """Refuse what a request cannot have, with a sentence that is a 400 over HTTP."""
+        asked_of(sampling_params)
+        if sampling_params.prompt_logprobs is not None or sampling_params.prompt_logprob_token_ids is not None:
+            raise SettingsError("prompt_logprobs are not defined under SIRA: leave them out")
+        one_token = sampling_params.max_tokens == 1 and sampling_params.logprobs
+        if one_token and sampling_params.watermarking is False and sampling_params.detokenize is False:
+            raise SettingsError("beam search, whose requests these are, loses alpha in vLLM: leave it out")
+
+    def change(self, logits: torch.Tensor, rows: Sequence[Row | None], places: Sequence[int]) -> torch.Tensor:
+        """Change the logits `[R, V]` of R requests in place; `places`: of their next tokens in their texts."""
+        cut = [index for index, row in enumerate(rows) if row and row.cut]
+        if cut and self.server.beta is not None:
+            z_full: Any = self.streams.z_full
+            logits[cut] = _cut(logits[cut], z_full[cut], self.server.beta)
+        for index, row in enumerate(rows):
+            if row and row.changes and places[index] >= 0:  # or a prompt's chunk, whose logits nobody takes
+                logits[index : index + 1] = row.changed(logits[index : index + 1], places[index])
+        return logits
 
 
-class RequestRows(LogitsProcessor):  # type: ignore[misc]  # vLLM is not installed where types are checked
-    """Does to logits what single requests ask for, after vLLM's own masks."""
+class RequestRows(_Rows, LogitsProcessor):  # type: ignore[misc]  # vLLM is not installed where types are checked
+    """In model runner V2, which knows requests by their slots."""
 
     def __init__(self, vllm_config: Any, req_states: Any) -> None:
-        settings = vllm_config.additional_config[KEY]
-        self.server = config_of({name: settings[name] for name in SETTINGS})
-        self.rows: dict[int, Row] = {}  # by slot
-        self.streams: Streams | None = None
+        super().__init__(vllm_config)
+        self.rows: dict[int, Row] = {}
         self._prompts = req_states.prompt_len.np
 
-    @classmethod
-    def validate_params(cls, sampling_params: Any) -> None:
-        """Refuse a request with a sentence, which is a 400 over HTTP."""
-        check_params(sampling_params)
-
     def add_request(self, req_idx: int, sampling_params: Any) -> bool:
-        """Follow a request that came, into the slot of one that went."""
-        row = Row(sampling_params, self.server)
-        self.rows[req_idx] = row
+        """Follow a request that came, into the slot of one that went; return whether it changes anything."""
+        row = self.rows[req_idx] = Row(sampling_params, self.server)
         return row.cut or row.changes
 
-    def apply(self, logits: Any, ctx: Any) -> Any:
+    def apply(self, logits: torch.Tensor, ctx: Any) -> torch.Tensor:
         """Change the logits `[R, V]`, which `compute_logits` has contrasted."""
-        slots: list[int] = ctx.idx_mapping_np.tolist()
-        rows = {index: self.rows[slot] for index, slot in enumerate(slots) if slot in self.rows}
-        place = ctx.seq_lens_upper_bound_np[: len(slots)] - self._prompts[ctx.idx_mapping_np]
-        places = {int(index): int(place[index]) for index in np.flatnonzero(place >= 0)}
-        z_full = None if self.streams is None else self.streams.z_full
-        return change(logits, z_full, rows, places, self.server.beta)
+        slots = ctx.idx_mapping_np
+        places = ctx.seq_lens_upper_bound_np[: len(slots)] - self._prompts[slots]
+        return self.change(logits, [self.rows.get(slot) for slot in slots.tolist()], places.tolist())
 
 
-class RequestRowsV1(V1LogitsProcessor):  # type: ignore[misc]  # vLLM is not installed where types are checked
-    """Does to logits what single requests ask for, after vLLM's own masks."""
+class RequestRowsV1(_Rows, V1LogitsProcessor):  # type: ignore[misc]
+    """In model runner V1, which knows requests by their places in the batch, and tells when these change."""
 
     def __init__(self, vllm_config: Any, device: Any, is_pin_memory: bool) -> None:
-        settings = vllm_config.additional_config[KEY]
-        self.server = config_of({name: settings[name] for name in SETTINGS})
-        self.rows: dict[int, tuple[Row, list[int]]] = {}  # by their places in the batch, with the text so far
-        self.streams: Streams | None = None
+        super().__init__(vllm_config)
+        self.rows: dict[int, tuple[Row, list[int]]] = {}  # with the text so far
 
     @classmethod
     def validate_params(cls, sampling_params: Any) -> None:
-        """Refuse a request with a sentence, which is a 400 over HTTP."""
-        check_params(sampling_params)
+        """Refuse also what ends vLLM's engine."""
+        super().validate_params(sampling_params)
         if sampling_params.seed is not None and sampling_params.temperature > 0:
             raise SettingsError("a seed ends vLLM's engine on CPUs when a prompt comes in chunks: leave it out")
 
@@ -204,16 +187,10 @@ class RequestRowsV1(V1LogitsProcessor):  # type: ignore[misc]  # vLLM is not ins
 
     def update_state(self, batch_update: Any) -> None:
         """Follow requests that came, moved and went."""
+        process_dict_updates(self.rows, batch_update, lambda params, _, text: (Row(params, self.server), text))
 
-        def row(params: Any, prompt: Any, output: list[int]) -> tuple[Row, list[int]]:
-            return Row(params, self.server), output
-
-        process_dict_updates(self.rows, batch_update, row)
-
-    def apply(self, logits: Any) -> Any:
+    def apply(self, logits: torch.Tensor) -> torch.Tensor:
         """Change the logits `[R, V]`, which `compute_logits` has contrasted."""
-        known = {index: found for index, found in self.rows.items() if index < len(logits)}
-        rows = {index: row for index, (row, _) in known.items()}
-        places = {index: len(text) for index, (_, text) in known.items()}
-        z_full = None if self.streams is None else self.streams.z_full
-        return change(logits, z_full, rows, places, self.server.beta)
+        nobody: tuple[Row | None, list[int]] = None, []
+        known = [self.rows.get(index, nobody) for index in range(len(logits))]
+        return self.change(logits, [row for row, _ in known], [len(text) for _, text in known])

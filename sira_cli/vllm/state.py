@@ -42,47 +42,18 @@ class TwoStreamState:
         self.streams.requests.put(req_index, image, alpha)
 
     def prepare_attn(
-        self,
-        input_batch: Any,
-        cudagraph_mode: Any,
-        block_tables: Any,
-        slot_mappings: Any,
-        attn_groups: Any,
-        kv_cache_config: Any,
-        for_capture: bool = False,
-        **more: Any,
+        self, batch: Any, mode: Any, block_tables: Any, *more: Any, for_capture: bool = False, **named: Any
     ) -> dict[str, Any]:
         """Return the metadata of all layers, those of the contrast stream among them."""
         whole: Any = super().prepare_attn  # type: ignore[misc]
-        found: dict[str, Any] = whole(
-            input_batch,
-            cudagraph_mode,
-            block_tables,
-            slot_mappings,
-            attn_groups,
-            kv_cache_config,
-            for_capture=for_capture,
-            **more,
-        )
-        batch = input_batch
-        streams = self.streams
-        real = bool(batch.prefill_len_np.any())  # vLLM warms up without prompts
-        slots = batch.idx_mapping_np if real else None
-        if for_capture or cudagraph_mode.name == "FULL":
-            step = plan_graph(
-                batch.num_computed_tokens_np,
-                slots,
-                streams.requests,
-                batch.is_prefilling_np,
-                batch.num_reqs_after_padding,
-            )
+        found: dict[str, Any] = whole(batch, mode, block_tables, *more, for_capture=for_capture, **named)
+        computed = batch.num_computed_tokens_np
+        prefilling = batch.is_prefilling_np
+        slots = batch.idx_mapping_np if batch.prefill_len_np.any() else None  # vLLM warms up without prompts
+        requests = self.streams.requests
+        if for_capture or mode.name == "FULL":
+            step = plan_graph(computed, slots, requests, prefilling, batch.num_reqs_after_padding)
         else:
-            step = plan(
-                batch.query_start_loc_np[: batch.num_reqs + 1],
-                batch.num_computed_tokens_np,
-                slots,
-                streams.requests,
-                batch.is_prefilling_np,
-                batch.num_tokens_after_padding,
-            )
-        return found | streams.prepare(step, block_tables, slots, capture=for_capture)
+            starts = batch.query_start_loc_np[: batch.num_reqs + 1]
+            step = plan(starts, computed, slots, requests, prefilling, batch.num_tokens_after_padding)
+        return found | self.streams.prepare(step, block_tables, slots, capture=for_capture)

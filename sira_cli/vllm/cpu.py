@@ -1,4 +1,4 @@
-"""SIRA in vLLM's model runner V1, which CPUs have: their builds come without Triton, which V2 needs."""
+"""SIRA in vLLM's builds for CPUs. Those without Triton have model runner V1, which is told of a step here."""
 
 from __future__ import annotations
 
@@ -16,11 +16,13 @@ from sira_cli.vllm.streams import Streams
 
 
 class CPUWorker(TheirCPUWorker):  # type: ignore[misc]  # vLLM is not installed where types are checked
-    """Gives the runner's metadata those of the contrast stream."""
+    """Adds the contrast stream's metadata to those of runner V1."""
 
     def initialize_from_config(self, kv_cache_config: Any) -> None:
         """Take the caches, and try both streams in them."""
         super().initialize_from_config(kv_cache_config)
+        if self.use_v2_model_runner:  # where the model's state does it
+            return
         runner = self.model_runner
         streams: Streams = runner.get_model().sira
         streams.ready(runner.kv_cache_config)
