@@ -18,21 +18,36 @@ ENGINE = {"dtype": "float32", "max_model_len": 1024, "max_num_seqs": 16, "enforc
 ENGINE |= {"limit_mm_per_prompt": {"image": 2}, "generation_config": "vllm"}
 
 
+def _mask(self: Any, logits: Any, batch: Any, names: list[str], bitmask: Any) -> None:
+    """Stand for a kernel of vLLM's that Triton's interpreter cannot run: rule tokens out by a grammar."""
+    import numpy as np
+    import torch
+
+    for name, row in zip(names, bitmask, strict=True):
+        allowed = np.unpackbits(row.view(np.uint8), bitorder="little")[: logits.shape[1]].astype(bool)
+        logits[batch.req_ids.index(name)].masked_fill_(torch.from_numpy(~allowed), -torch.inf)
+
+
 def decode(
     model: str,
     options: dict[str, Any],
     batches: list[dict[str, Any]],
     padded: bool = False,
     graphs: list[int] | None = None,
+    asynchronous: bool = False,
 ) -> dict[str, Any]:
     """Each batch on the same engine: the token ids of its requests, which are all there at once.
 
     `padded`: with as many rows in every forward as if a CUDA graph of parts of it were replayed.
     `graphs`: numbers of requests for which decoding steps are replayed as `graphs.Graph`s.
+    `asynchronous`: a step is scheduled while the one before it runs, which vLLM leaves out on CPUs.
     """
     from PIL import Image
     from vllm import LLM, SamplingParams
+    from vllm.platforms import current_platform
+    from vllm.sampling_params import StructuredOutputsParams
     from vllm.v1.core.sched.scheduler import Scheduler
+    from vllm.v1.worker.gpu.structured_outputs import StructuredOutputsWorker
 
     if padded:
         from sira_cli.vllm.streams import Streams
@@ -49,8 +64,18 @@ def decode(
         return preempt(self, request, *args, **kwargs)
 
     Scheduler._preempt_request = counted
+    StructuredOutputsWorker.apply_grammar_bitmask = _mask
     if graphs:
         prepare()
+    if asynchronous:
+        platform = type(current_platform)
+        theirs = platform.check_and_update_config
+
+        def scheduled(vllm_config: Any) -> None:
+            theirs(vllm_config)
+            vllm_config.scheduler_config.async_scheduling = True
+
+        platform.check_and_update_config = staticmethod(scheduled)
     engine = LLM(model=model, **ENGINE | options).llm_engine
     captured = capture(engine, graphs) if graphs else None
     answers = []
@@ -61,13 +86,11 @@ def decode(
             if pictures := [Image.open(path).convert("RGB") for path in request["images"]]:
                 prompt["multi_modal_data"] = {"image": pictures}
             given = request.get("sira")
-            params = SamplingParams(
-                temperature=0,
-                max_tokens=request["tokens"],
-                ignore_eos=True,
-                extra_args=None if given is None else {"sira": given},
-                **request.get("params", {}),
-            )
+            more = {"temperature": 0, "ignore_eos": True} | request.get("params", {})
+            if "structured_outputs" in more:
+                more["structured_outputs"] = StructuredOutputsParams(**more["structured_outputs"])
+            extra = None if given is None else {"sira": given}
+            params = SamplingParams(max_tokens=request["tokens"], extra_args=extra, **more)
             try:
                 engine.add_request(f"{number}-{index}", prompt, params)
             except Exception as error:  # vLLM's own, of which the server makes a 400
@@ -82,8 +105,7 @@ def decode(
             for index in batch.get("abort", {}).get(str(steps), []):
                 engine.abort_request([f"{number}-{index}"])
         answers.append([texts.get(f"{number}-{index}") for index in range(len(batch["requests"]))])
-    scheduler = engine.vllm_config.scheduler_config
-    found = {"answers": answers, "preempted": preempted, "asynchronous": scheduler.async_scheduling}
+    found = {"answers": answers, "preempted": preempted, "queue": engine.vllm_config.max_concurrent_batches}
     return found | (report(captured) if captured else {})
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import functools
+import math
 from collections.abc import Callable
 from contextlib import nullcontext
 from pathlib import Path
@@ -79,6 +80,42 @@ def loaded(folder: Path) -> tuple[Any, Any]:
     model = hf.AutoModelForImageTextToText.from_pretrained(folder, dtype=torch.float32).eval()
     model.generation_config.eos_token_id = None  # as vLLM is asked to
     return model, hf.AutoProcessor.from_pretrained(folder)
+
+
+class _Among(hf.LogitsProcessor):
+    """Rules out all but some tokens, and those that a cut-off by beta calls implausible."""
+
+    def __init__(self, allowed: list[int], beta: float) -> None:
+        self.allowed = allowed
+        self.floor = math.log(beta)
+        self.full = torch.zeros(0)  # [V], of the newest step
+
+    def __call__(self, input_ids: Any, scores: Any) -> Any:
+        """Keep the allowed tokens that are plausible among all tokens; if none is, those that are among the allowed."""
+        best = float(self.full.max())
+        kept = [token for token in self.allowed if self.full[token] >= best + self.floor]
+        if not kept:
+            best = max(float(self.full[token]) for token in self.allowed)
+            kept = [token for token in self.allowed if self.full[token] >= best + self.floor]
+        found = torch.full_like(scores, -math.inf)
+        found[:, kept] = scores[:, kept]
+        return found
+
+
+def by_attach_among(folder: Path, asked: dict[str, Any], allowed: list[int], beta: float) -> list[int]:
+    """The ids that `attach` and `generate` decode of the allowed ones, under a cut-off that is made here."""
+    model, processor = loaded(folder)
+    inputs = processor(text=asked["prompt"], images=[Image.open(path) for path in asked["images"]], return_tensors="pt")
+    among = _Among(allowed, beta)
+
+    def keep(step: Any) -> None:
+        among.full = step.full[0]
+
+    how = {"do_sample": False, "max_new_tokens": asked["tokens"], "repetition_penalty": 1.0}
+    with attach(model, SiraConfig(k=model.config.text_config.num_hidden_layers // 2, alpha=0.5), on_step=keep):
+        out = model.generate(**inputs, **how, logits_processor=[among])
+    ids: list[int] = out[0, inputs["input_ids"].shape[1] :].tolist()
+    return ids
 
 
 def by_attach(folder: Path, asked: dict[str, Any], alpha: float = 0.5) -> list[list[int]]:

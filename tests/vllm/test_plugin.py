@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.vllm.models import FAMILIES, by_attach, request
+from tests.vllm.models import FAMILIES, by_attach, by_attach_among, loaded, request
 
 SIRA = {"additional_config": {"sira": {"alpha": 0.5}}}
 COMPILED = {"enforce_eager": False}
@@ -77,9 +78,23 @@ def test_decoding_steps_as_graphs(family, folder, pictures, run):
     batches = [{"requests": many}]
     found = run("decode", folder(family), options=SIRA, batches=batches, graphs=[2, 4])
     check(folder(family), batches, found["answers"])
-    assert min(found["replays"].values()) > 1
-    assert found["asynchronous"]
+    assert min(found["replays"].values()) > 0
     assert (found["reads"], found["moved"]) == ([], [])
+
+
+@pytest.mark.parametrize("family", ["llava", "qwen2.5-vl"])
+def test_steps_that_are_scheduled_ahead(family, folder, pictures, run):
+    """A step is prepared while the one before it runs, with requests that have drawn tokens or follow a rule."""
+    batches = mixed(family, pictures)
+    batches[1]["requests"][10]["sira"] = {"draw": {"seed": 3, "temperature": 1.0, "top_p": 0.9, "top_k": 9, "min_p": 0}}
+    batches[1]["requests"][11]["sira"] = {"view": "full", "rule": {"method": "resdec", "settings": {}}}
+    found, ahead = (
+        run("decode", folder(family), options=SIRA, batches=batches, asynchronous=asynchronous)
+        for asynchronous in (False, True)
+    )
+    check(folder(family), batches, ahead["answers"])
+    assert ahead["answers"] == found["answers"]
+    assert (found["queue"], ahead["queue"]) == (1, 2)
 
 
 @pytest.mark.parametrize("family", ["llava", "qwen2.5-vl"])
@@ -120,6 +135,29 @@ def test_settings_of_the_server_and_of_requests(folder, pictures, run):
     assert "alpha must be a number 0 or more; got 'much'" in found[2]
     assert "prompt_logprobs are not defined under SIRA" in found[-1]
     assert '"sira" of a request takes {"alpha": NUMBER}' in found[3]
+
+
+@pytest.mark.parametrize("v1", [False, True])
+def test_a_cut_off_works_among_the_tokens_that_a_request_leaves(v1, folder, pictures, run):
+    """Few tokens, a choice of answers, a pattern; and what would lose alpha, or end the engine, is refused."""
+    beta = 0.9  # almost only the likeliest tokens are plausible
+    few, many = [*range(40, 52)], [*range(0, 400, 3)]
+    ways: list[dict[str, Any]] = [{"allowed_token_ids": few}, {"allowed_token_ids": many}]
+    for grammar in ({"choice": ["dog", "cat"]}, {"regex": "(dog|cat){4}"}):
+        ways.append({"structured_outputs": grammar, "ignore_eos": False})
+    ways += [{"logprobs": 4, "watermarking": False, "detokenize": False}, {"seed": 1, "temperature": 1.0}]
+    asked = [request("llava", pictures[:1], tokens=8, params=params) for params in ways]
+    asked[4]["tokens"] = 1
+    options = {"additional_config": {"sira": {"alpha": 0.5, "beta": beta}}}
+    options["structured_outputs_config"] = {"backend": "guidance"}
+    found = run("decode", folder("llava"), v1=v1, options=options, batches=[{"requests": asked}])["answers"][0]
+    for request_, answer, allowed in zip(asked, found, (few, many), strict=False):
+        assert answer[1] == by_attach_among(folder("llava"), request_, allowed, beta)
+    decode = loaded(folder("llava"))[1].tokenizer.decode
+    assert decode(found[2][1], skip_special_tokens=True) in ("dog", "cat")
+    assert re.fullmatch("(dog|cat)+", decode(found[3][1], skip_special_tokens=True).replace(" ", ""))
+    assert "beam search" in found[4]
+    assert ("a seed ends vLLM's engine" in found[5]) == v1
 
 
 def test_without_the_key_vllm_is_as_before(folder, pictures, run):
