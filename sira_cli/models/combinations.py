@@ -57,7 +57,6 @@ ROWS = (
     Row("engine", "loading", "{engine} loads models itself, without {loading}: {leave_out}"),
     Row("engine", "thoughts", "{engine} rules tokens out from the first one on, also in {thoughts}: {leave_out}"),
     Row("engine", "ruled", "{engine} rules tokens out before the rule of {ruled}: {leave_out}"),
-    Row("engine", "cut", "{engine} rules tokens out after the cut-off `beta=`, which may leave none: {leave_out}"),
     Row("lists", "demo", "{lists}: the bundled model makes no list but of tags: use another preset (sira doctor)"),
 )
 
@@ -102,7 +101,6 @@ def check(
         "repetition": next((f"`{name}=`" for name in _REPETITION if name in preset.later()), ""),
         "loading": next((f"`{name}=`" for name in ("quantization", "attention") if getattr(preset.load, name)), ""),
         "thoughts": "`think=`" * bool(generation.think and schema is not None),
-        "cut": "`beta=`" * (preset.sira_config.beta is not None and schema is not None),
         "ruled": named * (isinstance(method, LogitsOnly) and schema is not None),
     }
     for row in ROWS:

@@ -261,7 +261,9 @@ class VllmLvlm(Lvlm):
 
         waiting = []
         for index, prompt in enumerate(prompts):
-            own: dict[str, Any] = {"view": view} if view else {"alpha": self.alpha}  # 0 under greedy
+            own: dict[str, Any] = {"alpha": self.alpha}  # 0 under greedy
+            if view:
+                own["view"] = view
             if isinstance(self.decoder, LogitsOnly) and not view:
                 own["rule"] = {"method": self.method, "settings": self.decoder.settings()}
             own |= asked[index] if asked else {}

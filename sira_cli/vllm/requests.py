@@ -54,9 +54,7 @@ def asked_of(params: Any) -> dict[str, Any]:
 def alpha_of(params: Any, server: float) -> float:
     """Return the strength of a request's contrast; `server`: that of a request which asks for none."""
     asked = asked_of(params)
-    if "view" in asked:
-        return VIEWS.get(asked["view"], server)
-    return float(asked.get("alpha", server))
+    return VIEWS.get(asked.get("view", ""), float(asked.get("alpha", server)))
 
 
 class Row:

@@ -198,7 +198,6 @@ OPTIONS = {  # of each feature, on the command line
     "repetition": "--set repetition_penalty=1.2",
     "thoughts": f"--think {SCHEMA}",
     "ruled": f"--method flb {SCHEMA}",
-    "cut": f"--set beta=0.1 {SCHEMA}",
     **dict.fromkeys(("demo", "streams"), ""),  # the preset of all of these, and a command
 }
 ONLY_PYTHON = {  # no command has both: --words and --verify are of caption, --choices of ask

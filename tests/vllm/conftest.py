@@ -20,7 +20,7 @@ from tests.vllm.models import FAMILIES
 ROOT = Path(__file__).parents[2]
 # vLLM's model runner V2 on a CPU: `interpreter/sitecustomize.py` stands for the backend that Triton lacks there.
 V2 = {"VLLM_USE_V2_MODEL_RUNNER": "1", "TRITON_INTERPRET": "1"}
-V2 |= {"PYTHONPATH": os.pathsep.join([str(Path(__file__).parent / "interpreter"), str(ROOT)])}
+V2 |= {"PYTHONPATH": os.pathsep.join([str(Path(__file__).parent / "interpreter"), *sys.path])}
 
 
 def pytest_itemcollected(item: pytest.Item) -> None:

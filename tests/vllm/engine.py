@@ -47,7 +47,6 @@ def decode(
     from vllm.platforms import current_platform
     from vllm.sampling_params import StructuredOutputsParams
     from vllm.v1.core.sched.scheduler import Scheduler
-    from vllm.v1.worker.gpu.structured_outputs import StructuredOutputsWorker
 
     if padded:
         from sira_cli.vllm.streams import Streams
@@ -64,7 +63,6 @@ def decode(
         return preempt(self, request, *args, **kwargs)
 
     Scheduler._preempt_request = counted
-    StructuredOutputsWorker.apply_grammar_bitmask = _mask
     if graphs:
         prepare()
     if asynchronous:
@@ -198,6 +196,9 @@ def records(
 
 
 if __name__ == "__main__":
+    from vllm.v1.worker.gpu.structured_outputs import StructuredOutputsWorker
+
+    StructuredOutputsWorker.apply_grammar_bitmask = _mask
     job = json.loads(Path(sys.argv[1]).read_text(encoding="utf-8"))
     result: Any = {"decode": decode, "refused": refused, "records": records}[job.pop("do")](**job)
     Path(sys.argv[2]).write_text(json.dumps(result), encoding="utf-8")

@@ -36,6 +36,12 @@ RUNS = {
     "an answer": {"task": "ask", "prompt": "Is there a dog in the image?"},
     "choices": {"task": "ask", "prompt": "Is there a dog?", "choices": ["Yes", "No", "Perhaps not"]},
     "choices of greedy": {"task": "ask", "prompt": "What?", "choices": ["A dog", "A cat"], "method": "greedy"},
+    "choices, another alpha": {
+        "task": "ask",
+        "prompt": "What?",
+        "choices": ["A dog", "A cat"],
+        "settings": {"alpha": 1.5},
+    },
     "flagged": {"verify": True, "settings": {"max_new_tokens": 40}},
     "a check": {"task": "check", "caption": "A dog and two cats sit in a red car, next to a tree."},
 }

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.vllm.conftest import ROOT
+from tests.vllm.conftest import ROOT, V2
 from tests.vllm.models import by_attach, request
 
 openai = pytest.importorskip("openai")
@@ -31,7 +31,7 @@ def test_alpha_of_the_server_and_of_requests(folder, pictures, tmp_path):
     options = f"--served-model-name tiny --host 127.0.0.1 --port {port} --dtype float32 --max-model-len 512".split()
     options += ["--enforce-eager", "--generation-config", "vllm", "--additional-config", '{"sira": {"alpha": 0.5}}']
     command = [sys.executable, "-m", "vllm.entrypoints.openai.api_server", "--model", str(folder("llava")), *options]
-    environment = os.environ | {"VLLM_CPU_KVCACHE_SPACE": "1", "HF_HUB_OFFLINE": "1", "VLLM_NO_USAGE_STATS": "1"}
+    environment = os.environ | V2 | {"VLLM_CPU_KVCACHE_SPACE": "1", "HF_HUB_OFFLINE": "1", "VLLM_NO_USAGE_STATS": "1"}
     client = openai.OpenAI(base_url=f"http://127.0.0.1:{port}/v1", api_key="none", max_retries=0, timeout=60)
 
     def ids(**more):
