@@ -51,7 +51,7 @@ class Kind:
 
         Args:
             streams: `Streams`; in each forward `streams.n` is N, and `streams.live` is M without padding.
-            layer: of the full stream; what an operator of ours needs lies in `layer.__dict__["sira"]`.
+            layer: of the full stream; its `__dict__["sira"]` must be something with `streams`, where operators find it.
             twin: of the contrast stream.
             parent: the module that calls the layer.
             key: the layer's name there.

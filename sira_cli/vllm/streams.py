@@ -38,7 +38,6 @@ class Streams:
 
     Attributes:
         config: K, alpha and beta.
-        full: the first late layer's name.
         contrast: names of the late layers in the contrast stream.
         most: rows that vLLM schedules at once.
         requests: the running ones, by vLLM's slots.
@@ -49,9 +48,8 @@ class Streams:
         z_full: of the newest logits, the full stream's `[R, V]`, if there is a cut-off.
     """
 
-    def __init__(self, config: SiraConfig, full: str, contrast: list[str], vllm_config: Any, device: Any) -> None:
+    def __init__(self, config: SiraConfig, contrast: list[str], vllm_config: Any, device: Any) -> None:
         self.config = config
-        self.full = full
         self.contrast = contrast
         self.vllm_config = vllm_config
         self.device = device
@@ -279,12 +277,12 @@ def install(model: nn.Module, vllm_config: Any, config: SiraConfig) -> Streams:
             "Run it in process (`sira caption`), or take another model"
         )
     device = next(model.parameters()).device
-    streams = Streams(config, late[0], [f"{name}_contrast" for name in late], vllm_config, device)
+    streams = Streams(config, [f"{name}_contrast" for name in late], vllm_config, device)
     for name in names:
         layer, parent, key = places[name]
         if name in late:
             kind = kind_of(caching[name])
-            assert kind is not None  # or it were refused
+            assert kind is not None  # or it would be refused
             twin = kind.twin(caching[name], f"{name}_contrast")
             layers[f"{name}_contrast"] = twin  # so vLLM makes a cache for it
             kind.join(streams, caching[name], twin, parent, key)
