@@ -34,7 +34,7 @@ class CPUWorker(TheirCPUWorker):  # type: ignore[misc]  # vLLM is not installed 
 
 
 def _metadata(runner: Any, build: Any, *args: Any, **named: Any) -> Any:
-    """Return what the runner builds, and the contrast stream's metadata with it."""
+    """Build the metadata of all layers: the runner's, and the contrast stream's with them."""
     found, more = build(*args, **named)
     streams: Streams = runner.get_model().sira
     batch = runner.input_batch

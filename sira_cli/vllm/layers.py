@@ -34,7 +34,7 @@ class Kind:
     takes: type[Any]
 
     def unfit(self, layer: Any, *, late: bool) -> str:
-        """Return what about a layer cannot be followed; empty: nothing.
+        """Say why a layer cannot be followed; empty: it can.
 
         Args:
             layer: of the class `takes`.
@@ -120,7 +120,7 @@ class TwoStreams(nn.Module):
 
 
 def joined(name: str) -> Any:
-    """Return what `Kind.join` left at a layer of the full stream."""
+    """Find the object that `Kind.join` left at a layer of the full stream."""
     return get_forward_context().no_compile_layers[name].__dict__["sira"]
 
 
@@ -134,5 +134,5 @@ KINDS: tuple[Kind, ...] = (FullAttention(),)
 
 
 def kind_of(layer: Any) -> Kind | None:
-    """Return the kind of a layer; None: there is none."""
+    """Return the kind of a layer, if it has one."""
     return next((kind for kind in KINDS if isinstance(layer, kind.takes)), None)

@@ -110,7 +110,7 @@ def plan(
 def plan_graph(computed: Numbers, slots: Numbers | None, requests: Requests, prefilling: Numbers, width: int) -> Step:
     """Do the same for a forward that is a CUDA graph: one row of each request, and padding up to `width` rows.
 
-    Each stream has `width` rows. An image row has one in the contrast stream, too, of which nothing is kept.
+    Each stream has `width` rows. The contrast stream also has a row for an image row, of which nothing is kept.
     """
     count = len(computed)  # R
     text, before = _text_rows(np.arange(count + 1), computed, slots, requests, count)

@@ -42,7 +42,7 @@ class Streams:
         most: rows that vLLM schedules at once.
         requests: the running ones, by vLLM's slots.
         n: rows of the full stream in this forward, N.
-        rows: which of them are in the contrast stream, too `[M]`, or with padding `[N]`.
+        rows: which of them the contrast stream also has `[M]`, or with padding `[N]`.
         live: M.
         alpha: of each request in the batch, `[R]` on the device; None: there are no requests, vLLM warms up.
         z_full: of the newest logits, the full stream's `[R, V]`, if there is a cut-off.

@@ -33,7 +33,7 @@ class Watch(TorchDispatchMode):
         self._addresses: set[int] = set()
 
     def __torch_dispatch__(self, function: Any, kinds: Any, args: Any = (), kwargs: Any = None) -> Any:
-        """Look into our operators, too."""
+        """Note an operation, and those inside our operators."""
         from sira_cli.vllm import layers, streams
 
         name = str(function)
