@@ -33,7 +33,7 @@ def mixed(family: str, pictures: list[str]) -> list[dict[str, Any]]:
     """One picture alone; then sixteen requests at once: two pictures, none, and alpha of their own among them."""
     many = [request(family, [picture], f"part {i}", LENGTHS[i]) for i, picture in enumerate(pictures)]
     many[3] = request(family, pictures[:2], tokens=24)
-    many[5] = request(family, [], "a red house", tokens=16)
+    many[5] = request(family, [], "a red house " * 12, tokens=16)
     for index in (2, 3, 9, 13):
         many[index]["sira"] = {"alpha": 0}
     many[7]["sira"] = '{"alpha": 1.5}'  # as it comes over HTTP
@@ -44,6 +44,10 @@ def mixed(family: str, pictures: list[str]) -> list[dict[str, Any]]:
 # rows in both streams; no CPU captures a graph.
 SITUATIONS: dict[str, dict[str, Any]] = {
     "eager": {},
+    "pieces of several prompts, images only in some": {
+        "max_num_batched_tokens": 256,
+        "long_prefill_token_threshold": 8,
+    },
     "compiled, in chunks of 16 that cut pictures": COMPILED | {"max_num_batched_tokens": 32},
     "compiled, in chunks of 32 that cut pictures": COMPILED | {"max_num_batched_tokens": 64},
     "two processes": {"tensor_parallel_size": 2, "distributed_executor_backend": "mp"},
@@ -51,6 +55,7 @@ SITUATIONS: dict[str, dict[str, Any]] = {
 }
 CASES = [(family, "eager") for family in FAMILIES]
 CASES += [(family, name) for family in ("llava", "qwen2.5-vl", "qwen3-vl") for name in SITUATIONS if "chunks" in name]
+CASES += [("llava", "pieces of several prompts, images only in some")]
 CASES += [("llava", "graphs"), ("qwen3-vl", "graphs"), ("llava", "two processes"), ("qwen2.5-vl", "two processes")]
 
 
