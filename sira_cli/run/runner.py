@@ -134,12 +134,12 @@ def ahead(pool: ThreadPoolExecutor, work: Callable[[T], R], items: Iterable[T], 
     for item in items:
         waiting.append(pool.submit(work, item))
         if len(waiting) >= depth:
-            yield _settled(waiting.popleft())
+            yield settled(waiting.popleft())
     while waiting:
-        yield _settled(waiting.popleft())
+        yield settled(waiting.popleft())
 
 
-def _settled(future: Future[R]) -> R:
+def settled(future: Future[R]) -> R:
     """Return a result; an interrupt that a library has swallowed is raised without waiting."""
     while not future.done():
         wait([future], _LOOK)
@@ -286,9 +286,9 @@ class Runner(Generic[R]):
         for item in todo:
             waiting.append(readers.submit(self._read, item))
             if len(waiting) >= READERS + self._window:
-                yield _settled(waiting.popleft())
+                yield settled(waiting.popleft())
         while waiting:
-            yield _settled(waiting.popleft())
+            yield settled(waiting.popleft())
 
     def _portions(self, window: list[Item[R]]) -> Iterator[Batch[R]]:
         """Sort a window by size, and yield its batches."""

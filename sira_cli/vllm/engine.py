@@ -11,6 +11,7 @@ from it as ever.
 from __future__ import annotations
 
 import atexit
+import functools
 import itertools
 import math
 import os
@@ -24,6 +25,7 @@ import psutil
 import torch
 from transformers import AutoModelForImageTextToText, GenerationConfig
 
+from sira_cli import interrupts
 from sira_cli.core.streams import VIEWS
 from sira_cli.errors import PictureSettingsError, SettingsError, SiraError
 from sira_cli.look.claims import LIST_TOKENS, Verify
@@ -39,7 +41,9 @@ from sira_cli.models.processor import load_processor
 from sira_cli.models.texts import Answer
 from sira_cli.run.lvlm import Lvlm
 from sira_cli.run.run import Together
-from sira_cli.vllm.plugin import DRAW, KEY, OWNER
+from sira_cli.run.runner import settled
+from sira_cli.vllm import processes
+from sira_cli.vllm.plugin import DRAW, KEY
 
 if TYPE_CHECKING:
     from sira_cli.methods.prompts import Shown
@@ -68,11 +72,12 @@ def load(preset: Preset, method: Method, *, together: int = 1, at_once: Any = No
     combinations.check(preset, method, engine="vllm")
     for name, value in QUIET.items():
         os.environ.setdefault(name, value)
-    os.environ[OWNER] = str(os.getpid())
+    processes.own()
     try:
         import vllm
         from vllm.platforms import current_platform
     except ImportError as error:
+        interrupts.check()  # it may be one
         raise SettingsError("--engine vllm needs vLLM: see docs/vllm.md for what to install") from error
     checkpoint = find_checkpoint(preset, offline=offline, judge=lambda folder: check_structure(folder, preset))
     folder, code = checkpoint.folder, preset.load.trust_remote_code
@@ -88,7 +93,8 @@ def load(preset: Preset, method: Method, *, together: int = 1, at_once: Any = No
     if current_platform.is_cpu():  # where vLLM would want more than other programs leave
         reserved["gpu_memory_utilization"] = 0.8 * free.available / free.total
     try:
-        engine = vllm.LLM(
+        start = functools.partial(
+            vllm.LLM,
             model=str(folder),
             dtype=preset.load.dtype,
             trust_remote_code=code,
@@ -102,7 +108,8 @@ def load(preset: Preset, method: Method, *, together: int = 1, at_once: Any = No
             structured_outputs_config={"backend": "guidance"},
             additional_config=sira,
             **reserved,
-        ).llm_engine
+        )
+        engine = processes.started(start).llm_engine
     except RuntimeError as error:
         raise SiraError(f"--engine vllm: vLLM did not start; its messages above tell why ({error})") from error
     lvlm.texts = Texts(engine)
@@ -276,7 +283,7 @@ class VllmLvlm(Lvlm):
                 **params,
             )
             waiting.append(self.texts.ask(prompt, given))
-        return [each.result() for each in waiting]
+        return [settled(each) for each in waiting]
 
     def answer(
         self,
