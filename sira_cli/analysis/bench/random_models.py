@@ -78,8 +78,8 @@ def random_model(shape: dict[str, Any], dtype: torch.dtype, device: torch.device
     return model.eval()
 
 
-def make_processor(shape: dict[str, Any], image: ImageSettings | None = None) -> Any:
-    """Make the shape's processor, by way of a checkpoint's files."""
+def write_files(folder: Path, shape: dict[str, Any]) -> None:
+    """Write a checkpoint's files, all but the weights."""
     tokens: dict[str, int] = shape["tokens"]
     word = max((token for token in tokens.values() if token < 256), default=-1) + 1
     tokenizer = Tokenizer(models.WordLevel({WORD: word, **tokens}, unk_token=WORD))
@@ -92,11 +92,16 @@ def make_processor(shape: dict[str, Any], image: ImageSettings | None = None) ->
         "processor_config.json": shape.get("processor"),
         "chat_template.json": {"chat_template": shape["chat_template"]} if "chat_template" in shape else None,
     }
+    PreTrainedTokenizerFast(tokenizer_object=tokenizer, **given).save_pretrained(folder)
+    for name, content in contents.items():
+        if content:
+            (folder / name).write_text(json.dumps(content), encoding="utf-8")
+
+
+def make_processor(shape: dict[str, Any], image: ImageSettings | None = None) -> Any:
+    """Make the shape's processor, by way of a checkpoint's files."""
     with tempfile.TemporaryDirectory() as folder:
-        PreTrainedTokenizerFast(tokenizer_object=tokenizer, **given).save_pretrained(folder)
-        for name, content in contents.items():
-            if content:
-                Path(folder, name).write_text(json.dumps(content), encoding="utf-8")
+        write_files(Path(folder), shape)
         processor = load_processor(Path(folder), image=image)
         # A family's own class would take the vocabulary for one of parts of words, in which no word occurs.
         processor.tokenizer = PreTrainedTokenizerFast.from_pretrained(folder, padding_side="left")
