@@ -110,10 +110,13 @@ def _prepared(streams: Streams, groups: Any, start: int, end: int) -> tuple[dict
     place = torch.arange(start, end, device=device)
     tables = []
     slots = []
+    first = 1  # block 0 is no one's
     by_name: dict[str, Tensor] = {}
     for group in caches.kv_cache_groups:
         size = group.kv_cache_spec.block_size
-        tables.append(torch.arange(1, 2 + (ROWS - 1) // size, dtype=torch.int32, device=device)[None])  # 0 is no one's
+        after = first + 1 + (ROWS - 1) // size
+        tables.append(torch.arange(first, after, dtype=torch.int32, device=device)[None])
+        first = after  # layers of another group may lie in the same memory
         slots.append(tables[-1][0, place // size].long() * size + place % size)
         by_name.update(dict.fromkeys(group.layer_names, slots[-1]))
     starts = np.array([0, end - start], dtype=np.int32)

@@ -33,12 +33,13 @@ class Kind:
 
     takes: type[Any]
 
-    def unfit(self, layer: Any, *, late: bool) -> str:
-        """Say why a layer cannot be followed; empty: it can.
+    def unfit(self, layer: Any, *, late: bool, config: Any) -> str:
+        """Say what about a layer cannot be followed; empty: nothing.
 
         Args:
             layer: of the class `takes`.
             late: whether it runs two streams; a layer below the fork runs as ever.
+            config: the model's, as vLLM has it.
         """
         raise NotImplementedError
 
@@ -64,18 +65,26 @@ class FullAttention(Kind):
 
     takes = Attention
 
-    def unfit(self, layer: Any, *, late: bool) -> str:
+    def unfit(self, layer: Any, *, late: bool, config: Any) -> str:
         """Refuse other attention, and other caches."""
         if type(layer) is not Attention:
             return f"is {type(layer).__name__}, not attention to all keys"
         if layer.kv_sharing_target_layer_name is not None:
             return "shares the keys of another layer"
-        if layer.sliding_window is not None and late:
-            return "has a sliding window after the fork"
         if getattr(layer.impl, "alibi_slopes", None) is not None:
             return "has biases of positions (ALiBi)"
         if layer.kv_cache_dtype not in CACHES:
             return f"has a cache in {layer.kv_cache_dtype}"
+        return self._unseen(layer, late, config)
+
+    def _unseen(self, layer: Any, late: bool, config: Any) -> str:
+        """Refuse windows that end before a text does, and image tokens that do not see all of their picture."""
+        window = layer.sliding_window
+        if late and window is not None and window < config.max_model_len:  # over positions, not over text rows
+            return f"has a sliding window after the fork: give --max-model-len {window} at most"
+        if config.is_mm_prefix_lm and not layer.attn_backend.supports_mm_prefix():
+            backend = layer.attn_backend.get_name()
+            return f"attends in both directions between image tokens, which {backend} cannot: try TRITON_ATTN"
         return ""
 
     def twin(self, layer: Any, name: str) -> Any:

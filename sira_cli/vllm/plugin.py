@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import functools
-import os
-import time
 from collections.abc import Iterator, Mapping
-from threading import Thread
 from typing import Any
 
 from sira_cli._version import __version__
@@ -14,16 +11,19 @@ from sira_cli.core.config import SiraConfig
 from sira_cli.core.image_tokens import ImageTokens
 from sira_cli.errors import SettingsError, UnsupportedModelError
 from sira_cli.models import presets
+from sira_cli.vllm import processes
 
 KEY = "sira"  # in `additional_config`, and in `extra_args` of a request
 DRAW = ("temperature", "top_p", "top_k", "min_p")  # what a request of `engine` draws tokens with
 SETTINGS = ("k", "k_fraction", "alpha", "beta")
 ADDED = ("version", "load_format")  # by `prepare` and `adapt`
-OWNER = "SIRA_VLLM_OWNER"  # an environment variable: the process that `engine` runs in
 OPERATORS = ("vllm::sira_fork", "vllm::sira_two_streams")
 CACHES = ("auto", "bfloat16", "float16", "float32")  # without scales of their own
 REQUESTS = "sira_cli.vllm.requests"
 CPU = "vllm.v1.worker.cpu_worker.CPUWorker"
+BOTH_WAYS = (
+    "gemma3",
+)  # types of models whose image tokens see all of their picture, and whose text sees no later token
 WORKERS = {CPU: "sira_cli.vllm.cpu.CPUWorker", "vllm.v1.worker.gpu_worker.Worker": "sira_cli.vllm.loader.Worker"}
 
 
@@ -34,8 +34,7 @@ def register() -> None:
     create = EngineArgs.create_engine_config
     if hasattr(create, KEY):
         return
-    if os.environ.get(OWNER) == str(parent := os.getppid()):
-        Thread(target=_end_with, args=(parent,), daemon=True).start()
+    processes.watch_owner()
 
     @functools.wraps(create)
     def create_engine_config(self: Any, *args: Any, **kwargs: Any) -> Any:
@@ -48,13 +47,6 @@ def register() -> None:
 
     setattr(create_engine_config, KEY, True)
     EngineArgs.create_engine_config = create_engine_config
-
-
-def _end_with(parent: int) -> None:
-    """End vLLM's engine when the process that asks it was killed: it would wait, and keep its memory."""
-    while os.getppid() == parent:
-        time.sleep(0.5)
-    os._exit(1)
 
 
 def config_of(settings: Any) -> SiraConfig:
@@ -111,6 +103,7 @@ def adapt(config: Any) -> None:
     # Each scheduled row may be followed by a row of the contrast stream: both fit the buffers of the model.
     scheduler = config.scheduler_config
     scheduler.max_num_scheduled_tokens = max(1, scheduler.max_num_batched_tokens // 2)
+    scheduler.disable_chunked_mm_input = config.model_config.is_mm_prefix_lm  # tokens of a picture see all of it
     compilation = config.compilation_config
     if compilation.splitting_ops:  # what tells the streams apart runs between the graphs
         compilation.splitting_ops = [*compilation.splitting_ops, *OPERATORS]
@@ -122,8 +115,13 @@ def refusals(config: Any) -> Iterator[tuple[str, str]]:
     cache, compilation = config.cache_config, config.compilation_config
     if model.runner_type != "generate" or not model.is_multimodal_model or model.is_encoder_decoder:
         yield f"{model.model}", "SIRA needs a decoder that sees pictures and generates texts"
-    if model.is_mm_prefix_lm:
-        yield "attention in both directions between image tokens", "take another model, or `sira` without vLLM"
+    both_ways = "attention in both directions between image tokens"
+    if model.is_mm_prefix_lm and model.hf_config.model_type not in BOTH_WAYS:
+        yield both_ways, "take another model, or `sira` without vLLM"
+    elif model.is_mm_prefix_lm and scheduler.max_num_batched_tokens < 2 * model.max_model_len:
+        half = scheduler.max_num_batched_tokens // 2
+        advice = f"give --max-model-len {half} at most, or a larger --max-num-batched-tokens"
+        yield f"{both_ways}, in pictures that are cut", advice
     if cache.enable_prefix_caching:
         yield "prefix caching", "leave out --enable-prefix-caching"
     if config.speculative_config is not None:
@@ -144,7 +142,8 @@ def refusals(config: Any) -> Iterator[tuple[str, str]]:
         yield f"a cache in {cache.cache_dtype}", "leave out --kv-cache-dtype"
     if model.enable_prompt_embeds:
         yield "prompts given as embeddings", "leave out --enable-prompt-embeds"
-    if not scheduler.enable_chunked_prefill or scheduler.disable_chunked_mm_input:
+    cut = not scheduler.disable_chunked_mm_input or model.is_mm_prefix_lm
+    if not scheduler.enable_chunked_prefill or not cut:
         yield "whole prompts or pictures only", "leave out --no-enable-chunked-prefill and --disable-chunked-mm-input"
     if parallel.enable_batch_sharded_sampling:
         yield "sampling in shards of the batch", "leave out --enable-batch-sharded-sampling"

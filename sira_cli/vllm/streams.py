@@ -271,7 +271,7 @@ def install(model: nn.Module, vllm_config: Any, config: SiraConfig) -> Streams:
     places = _places(model, caching)
     names = sorted(caching, key=extract_layer_index)
     late = names[len(names) - config.layers_after_fork(len(names)) :] if len(names) > 1 else []
-    if refused := "; ".join(_unfit(model, names, caching, places, late)):
+    if refused := "; ".join(_unfit(model, names, caching, places, late, vllm_config.model_config)):
         raise UnsupportedModelError(
             f"SIRA cannot decode {type(model).__name__} exactly: {refused}. "
             "Run it in process (`sira caption`), or take another model"
@@ -310,7 +310,9 @@ def _places(model: nn.Module, caching: dict[str, Any]) -> dict[str, Place]:
     return places
 
 
-def _unfit(model: Any, names: list[str], layers: dict[str, Any], places: Any, late: list[str]) -> list[str]:
+def _unfit(
+    model: Any, names: list[str], layers: dict[str, Any], places: Any, late: list[str], config: Any
+) -> list[str]:
     """Say which layers cannot run two streams, by their first one of each kind."""
     found: dict[str, str] = {}
     if (levels := getattr(model, "deepstack_num_level", 0)) > len(names) - len(late):
@@ -320,7 +322,7 @@ def _unfit(model: Any, names: list[str], layers: dict[str, Any], places: Any, la
         kind = kind_of(layer)
         if kind is None:
             found.setdefault(f"is {type(layer).__name__}, not attention to all keys", name)
-        elif what := kind.unfit(layer, late=name in late):
+        elif what := kind.unfit(layer, late=name in late, config=config):
             found.setdefault(what, name)
         elif name not in places:
             found.setdefault("is called in a way that is not known", name)

@@ -35,11 +35,13 @@ def decode(
     padded: bool = False,
     graphs: list[int] | None = None,
     asynchronous: bool = False,
+    triton: bool = False,
 ) -> dict[str, Any]:
     """Each batch on the same engine: the token ids of its requests, which are all there at once.
 
     `padded`: with as many rows in every forward as if a CUDA graph of parts of it were replayed.
     `graphs`: numbers of requests for which decoding steps are replayed as `graphs.Graph`s.
+    `triton`: with vLLM's Triton attention, which graphs have in any case.
     `asynchronous`: a step is scheduled while the one before it runs, which vLLM leaves out on CPUs.
     """
     from PIL import Image
@@ -63,7 +65,7 @@ def decode(
         return preempt(self, request, *args, **kwargs)
 
     Scheduler._preempt_request = counted
-    if graphs:
+    if graphs or triton:
         prepare()
     if asynchronous:
         platform = type(current_platform)

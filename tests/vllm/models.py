@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import functools
+import json
 import math
 from collections.abc import Callable
 from contextlib import nullcontext
@@ -13,6 +14,7 @@ from typing import Any
 import torch
 import transformers as hf
 from PIL import Image
+from safetensors.torch import load_file, save_file
 
 from sira_cli import SiraConfig, attach
 from sira_cli.models.presets import BUNDLED_FOLDER
@@ -48,6 +50,48 @@ def described(key: str) -> Callable[[Path], None]:
     return write
 
 
+def write_gemma3(folder: Path) -> None:
+    """Gemma 3, whose windows are longer than any prompt here."""
+    description = copy.deepcopy(DESCRIPTIONS["gemma3"])
+    sizes = {"hidden_size": 4 * HEAD, "intermediate_size": 8 * HEAD, "head_dim": HEAD, "query_pre_attn_scalar": HEAD}
+    description["config"]["text_config"].update(sizes | {"sliding_window": 1024})
+    write_checkpoint(folder, **description)
+    file = folder / "tokenizer.json"
+    tokenizer = json.loads(file.read_text(encoding="utf-8"))
+    words = tokenizer["model"]["vocab"]
+    for count, word in enumerate(("\u2581young", "\u2581yellow", "\u2581street"), 2):
+        words["\n" * count] = words.pop(word)  # vLLM asks for tokens of empty lines, which the real one has
+    tokenizer["model"]["merges"] = [each for each in tokenizer["model"]["merges"] if "".join(each) in words]
+    file.write_text(json.dumps(tokenizer), encoding="utf-8")
+
+
+def write_qwen3_moe(folder: Path) -> None:
+    """Qwen3-VL with experts, as Qwen3-VL-30B-A3B has them."""
+    write_qwen(folder, "3", head=HEAD)
+    config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+    del config["model_type"], config["architectures"], config["text_config"]["model_type"]
+    del config["vision_config"]["model_type"]
+    config["text_config"] |= {
+        "num_experts": 4,
+        "num_experts_per_tok": 2,
+        "moe_intermediate_size": 96,
+        "norm_topk_prob": True,
+    }
+    torch.manual_seed(0)
+    model = hf.Qwen3VLMoeForConditionalGeneration(hf.Qwen3VLMoeConfig(**config))
+    for parameter in model.parameters():
+        if parameter.ndim > 1:
+            parameter.data.mul_(4)
+    model.save_pretrained(folder)
+    file = folder / "model.safetensors"  # as published ones are: experts by input, then output
+    weights = load_file(file)
+    for name in weights:
+        if ".experts." in name:
+            weights[name] = weights[name].transpose(1, 2).contiguous()
+    save_file(weights, file, metadata={"format": "pt"})
+
+
+GEMMA = "<start_of_turn>user\n{}Describe {}.<end_of_turn>\n<start_of_turn>model\n"
 CHATML = "<|im_start|>user\n{}Describe {}.<|im_end|>\n<|im_start|>assistant\n"
 QWEN = ("<|vision_start|><|image_pad|><|vision_end|>", CHATML)
 # Of each family: what writes it, the text of a picture, and of a prompt.
@@ -57,6 +101,7 @@ FAMILIES: dict[str, tuple[Callable[[Path], Any], str, str]] = {
         f"qwen{number}-vl": (functools.partial(write_qwen, version=number, head=HEAD), *QWEN)
         for number in ("2", "2.5", "3")
     },
+    "qwen3-vl-moe": (write_qwen3_moe, *QWEN),
     "internvl": (described("internvl"), "<IMG_CONTEXT>\n", CHATML),
     "smolvlm": (described("smolvlm"), "<image>", "<|im_start|>User:{}Describe {}.<end_of_utterance>\nAssistant:"),
     "idefics3": (described("idefics3"), "<image>", "User:{}Describe {}.<end_of_utterance>\nAssistant:"),
@@ -64,6 +109,10 @@ FAMILIES: dict[str, tuple[Callable[[Path], Any], str, str]] = {
     "mistral3": (described("mistral3"), "[IMG]", "<s>[INST]{}Describe {}.[/INST]"),
     "llava-next": (described("llava_next"), "<image>\n", "[INST] {}Describe {}. [/INST]"),
 }
+
+# By attention that no CPU has, so by vLLM's Triton backend in the interpreter.
+BY_TRITON = {"gemma3": (write_gemma3, "<start_of_image>", GEMMA)}
+FAMILIES |= BY_TRITON
 
 
 def request(
