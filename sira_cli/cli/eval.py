@@ -190,20 +190,22 @@ def _read(
 ) -> EvalReport:
     """Report the answers in files, with the paper's figures of the same model."""
     from sira_cli.eval.answers import read_answers
-    from sira_cli.eval.report import find_model
+    from sira_cli.eval.report import find_model, known_model
 
     _check_report(benchmark, options.output)
     answers = [read_answers(benchmark, source) for source in sources]
     paper = ""
+    given = ""
+    known = {(str(one.settings["preset"]), str(one.settings["model"])) for one in answers if one.settings}
+    if model.preset is not None or model.model is not None:
+        preset = choose_preset(model)
+        known = {(preset.name, preset.model)}
+        given = known_model((preset.name, preset.model))
     if options.paper:
-        known = {(str(one.settings["preset"]), str(one.settings["model"])) for one in answers if one.settings}
-        if model.preset is not None or model.model is not None:
-            preset = choose_preset(model)
-            known = {(preset.name, preset.model)}
         if len(known) != 1:
             raise SettingsError("--paper: the answers' model is unknown: give -p PRESET")
         paper = find_model(known.pop())
-    return _report(benchmark, answers, paper, options.output)
+    return _report(benchmark, answers, paper, options.output, given)
 
 
 def _ask(
@@ -289,12 +291,14 @@ def _check_report(benchmark: Benchmark, output: Path | None) -> None:
         raise SettingsError(f"--output: {path} holds the report of {before}: give another folder")
 
 
-def _report(benchmark: Benchmark, answers: Sequence[Answers], paper: str, output: Path | None) -> EvalReport:
+def _report(
+    benchmark: Benchmark, answers: Sequence[Answers], paper: str, output: Path | None, model: str = ""
+) -> EvalReport:
     """Report on answers, and write report.json."""
     from sira_cli.eval.report import EvalReport
     from sira_cli.files import make_folder
 
-    report = EvalReport.of(benchmark, answers, paper)
+    report = EvalReport.of(benchmark, answers, paper, model)
     if output is not None:
         make_folder(output)
         save_report(report, output / "report.json")

@@ -1,7 +1,8 @@
 """The answers of methods: from records of sira, or from files of other tools.
 
 Their rows have the form that a benchmark's official script reads, or are samples of lmms-eval (`--log_samples`): an
-object per sample, the answer in `filtered_resps`, ids inside the metrics, all of POPE's splits in one file.
+object per sample, the answer in `filtered_resps`, ids inside the metrics, all of POPE's splits in one file. Rows may
+also be in the list `results` of one object, as pope-audit publishes them.
 """
 
 from __future__ import annotations
@@ -16,9 +17,10 @@ from typing import Any, NamedTuple
 
 from sira_cli.errors import DataError, SettingsError
 from sira_cli.eval.benchmark import ONE_WORD, AnswerFiles, Benchmark
-from sira_cli.pictures.rows import Row, brief, read_rows, some, text_of
+from sira_cli.pictures.rows import Row, brief, read_json, read_rows, read_table, some, text_of
 from sira_cli.run.records import CONFIGURATION, LATER
 
+INSIDE = "results"  # the list of rows in a file that is one object
 SAMPLE = "filtered_resps"  # the field that only lmms-eval's samples have
 ABOUT = ("question_id", "image_id", "question", "category")  # fields of a sample that are read besides its answer
 # Settings that decide a text and are not in every record of sira: a file of answers has one value of each.
@@ -117,7 +119,7 @@ def _records(folder: Path) -> list[Path]:
 
 def _method(path: Path) -> str | None:
     """Return the method of a file of sira's records, `sira+guide` with a second look; None for other files."""
-    _, row = next(read_rows(path), ("", {}))
+    _, row = next(rows_in(path), ("", {}))
     if not str(row.get("schema", "")).startswith("sira."):
         return None
     mode = (row.get("verify") or {}).get("mode", "flag")
@@ -145,7 +147,7 @@ def read_answers(benchmark: Benchmark, source: AnswerFiles, *, complete: bool = 
     unit_of = _units(benchmark)
     records: dict[tuple[str, str], dict[str, Any]] = {}  # by part and unit
     answers = Answers(source.label)
-    for path, where, row in ((file, *placed) for file in source.paths for placed in read_rows(file)):
+    for path, where, row in ((file, *placed) for file in source.paths for placed in rows_in(file)):
         settings = settings_in(row)
         answers.settings = answers.settings or settings
         if other := next((name for name in SAME if settings[name] != answers.settings[name]), None):
@@ -238,9 +240,26 @@ class Form(NamedTuple):
         return text
 
 
+def rows_in(path: Path) -> Iterator[Row]:
+    """Yield the place and the content of every row of a file, or of the list `results` in it."""
+    first = next(read_table(path), None)
+    if first is None or not first.fault:
+        yield from read_rows(path)
+        return
+    try:
+        content = read_json(path)
+    except DataError:
+        content = None
+    rows = content.get(INSIDE) if isinstance(content, dict) else None
+    if not isinstance(rows, list) or not all(isinstance(row, dict) for row in rows):
+        raise DataError(first.fault)
+    for number, row in enumerate(rows):
+        yield f"{path}: {INSIDE}[{number}]", row
+
+
 def read_answer_rows(path: Path, *forms: Form) -> Iterator[Row]:
     """Yield the place and the content of every row of a file, with the answer in `text`; samples hold only ABOUT."""
-    for where, row in read_rows(path):
+    for where, row in rows_in(path):
         if SAMPLE in row:
             yield where, _sample(where, row)
             continue
@@ -266,7 +285,7 @@ def _sample(where: str, row: dict[str, Any]) -> dict[str, Any]:
 
 def holds_splits(path: Path) -> bool:
     """Return whether a file of lmms-eval answers several files of questions."""
-    if SAMPLE not in next(read_rows(path), ("", {}))[1]:
+    if SAMPLE not in next(rows_in(path), ("", {}))[1]:
         return False
     rows = [row for _, row in read_answer_rows(path)]
     ids = [row["question_id"] for row in rows if "question_id" in row]

@@ -38,7 +38,7 @@ CARDS = {
         size="0.3 MB per file; COCO val2014 (6 GB)",
         licence="MIT",
         url="https://github.com/RUCAIBox/POPE (folder output/coco)",
-        answers='{"question", "answer"} in the order of the questions, or {"question_id", "text"}',
+        answers='{"question", "answer"} in the order of the questions, {"question_id", "text"}, or pope-audit\'s',
         several=True,
         options=(
             Option("rule", "script whose rule decides what counts as yes or no", POPE_RULES, "official"),

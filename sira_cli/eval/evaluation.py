@@ -195,7 +195,7 @@ class Evaluation:
                 for part in self.benchmark.parts if name not in self.not_run else ():
                     if verify is not None and part.task != CAPTION:
                         continue
-                    preset = own.without_text().with_settings(**part.settings | self.settings)
+                    preset = _as_decoded(own, part).with_settings(**part.settings | self.settings)
                     if (key := (part.name, preset.prompts.ask)) not in pictures:
                         pictures[key] = self._pictures(part, preset)
                     task = TASKS[part.task](preset, method, "", verify=verify)
@@ -216,6 +216,14 @@ class Evaluation:
         return [
             located(str(folder / ask.picture)).known(prompt=prompt(ask.prompt), id=ask.unit) for ask in units.values()
         ]
+
+
+def _as_decoded(preset: Preset, part: Part) -> Preset:
+    """Return a preset whose texts are scored as decoded; only a caption's unfinished sentence may be left out."""
+    plain = preset.without_text()
+    if part.task != CAPTION or not preset.text.complete_sentences:
+        return plain
+    return plain.with_settings(complete_sentences=True)
 
 
 def _all_answered(runs: Sequence[_PartRun]) -> bool:

@@ -16,9 +16,10 @@ from sira_cli.eval.statistics import Denominators
 from sira_cli.pictures.rows import brief, id_of, read_rows, some, text_of
 
 LABEL = "RePOPE"
-FORMS = (  # of POPE's evaluate.py, in the order of the questions; and of VCD's eval_pope.py
+FORMS = (  # of POPE's evaluate.py, in the order of the questions; of VCD's eval_pope.py; and of pope-audit
     Form("answer", (), ("question", "image")),
     Form("text", ("question_id",), ("question", "prompt", "image", "answer_id", "model_id", "metadata")),
+    Form("pred_8tok", ("question_id", "pred_2tok"), ("label", "top_token_id")),
 )
 # Editions differ in the last word: the file of COCO's adversarial split that VCD, OPERA and VISTA ship says "imange" in
 # 57 rows; POPE's own and RePOPE's do not.

@@ -21,12 +21,14 @@ import yaml
 from sira_cli.errors import SettingsError
 from sira_cli.eval.answers import Answers, FailedAnswer
 from sira_cli.eval.benchmark import MEAN, Benchmark
+from sira_cli.eval.published import Expected, as_lines, expected
 from sira_cli.eval.statistics import Counts, Figure, McNemarTest, MethodFigures, common, compare_pairs
 from sira_cli.models import presets
 from sira_cli.run.records import Report, Table
 
 INTERVALS = "pictures: Wilson's, of the effective number of answers; differences by MOVER"
 FEW = 30  # pictures
+GREEDY = "greedy"  # the method, and its label where it neither samples nor searches with beams
 ONLY_SHOWN = ("p", "pictures")  # fields of a row that JSON has not: `tests` has p
 IF_PRINTED = ("paper_mark", "published")  # fields of a row that are left out without figures of others
 PAPER = Path(__file__).parent / "paper.yaml"
@@ -78,10 +80,20 @@ class EvalReport(Report):
     failures: tuple[FailedAnswer, ...]
     notes: dict[str, str] = field(default_factory=dict)  # explanations of the marks in the rows, and sources
     intervals: str = INTERVALS  # how they were made
+    expected: tuple[Expected, ...] = ()  # greedy decoding's figures next to those that others publish
+
+    optional = ("expected",)
 
     @classmethod
-    def of(cls, benchmark: Benchmark, answers: Sequence[Answers], paper: str = "") -> EvalReport:
-        """Make the report of some answers."""
+    def of(cls, benchmark: Benchmark, answers: Sequence[Answers], paper: str = "", model: str = "") -> EvalReport:
+        """Make the report of some answers.
+
+        Args:
+            benchmark: what was asked.
+            answers: those of each method; others are compared with the first.
+            paper: the paper's model whose figures are shown.
+            model: the preset or model that answered, if the answers do not record it.
+        """
         rows: list[MethodRow] = []
         tests: list[McNemarTest] = []
         first, labels = answers[0].name, {one.name: label(one.name, one.settings) for one in answers}
@@ -121,10 +133,11 @@ class EvalReport(Report):
                             **printed(paper, benchmark.name, group, name),
                         )
                     )
+        stand_ins = benchmark.stand_ins()
         marks = {row.paper_mark for row in rows} | {AUTHORS for row in rows if row.published}
         return cls(
             benchmark=benchmark.name,
-            stand_ins=benchmark.stand_ins(),
+            stand_ins=stand_ins,
             facts=benchmark.facts(),
             settings={one.name: one.settings for one in answers},
             not_run={one.name: one.taken_from for one in answers if one.taken_from},
@@ -133,6 +146,12 @@ class EvalReport(Report):
             rows=tuple(rows),
             tests=tuple(tests),
             failures=tuple(failure for one in answers for failure in one.failures),
+            expected=tuple(
+                each
+                for row in rows
+                if row.label == GREEDY and row.part not in stand_ins
+                for each in expected(model or _model_of(answers), benchmark.name, row.group, row.figures)
+            ),
         )
 
     @property
@@ -200,8 +219,13 @@ class EvalReport(Report):
             others = dict.fromkeys(row.group for row in self.rows if row.group not in has) if groups else {}
             remark += f"; no figures for {', '.join(others)}, only for {', '.join(groups)}" if others else ""
             lines.append(f"in the paper: {self.paper}{remark}")
+        lines += self.expectations()
         facts = ", ".join(f"{name}: {value}" for name, value in self.facts.items() if isinstance(value, str))
         return [*lines, facts] if facts else lines
+
+    def expectations(self) -> list[str]:
+        """Return a line for each figure of greedy decoding that others publish for the model."""
+        return as_lines(self.expected, self.digits)
 
     def marks(self) -> list[str]:
         """Return the explanations of the marks in labels and the paper's rows."""
@@ -248,6 +272,8 @@ def side_by_side(reports: Sequence[EvalReport]) -> Iterator[Table | str]:
     yield "in percent but for words and seconds per caption, ± half a 95 % interval over pictures"
     yield f"(...): difference to {next(iter(lines))} on the same pictures; ≈: no difference shown, its interval holds 0"
     yield from dict.fromkeys(line for report in reports for line in report.marks())
+    for report in reports:
+        yield from (f"{report.benchmark}: {line}" for line in report.expectations())
     if not_run := reports[0].not_run:
         yield f"{', '.join(not_run)}: not run, because without sampling its answers equal those of greedy"
     for report in reports:
@@ -255,6 +281,12 @@ def side_by_side(reports: Sequence[EvalReport]) -> Iterator[Table | str]:
         yield from (f"{report.benchmark}: NOT the official figures: {each}" for each in stand_ins)
     if any(head.startswith("broken") for head in heads):
         yield "F1: named against present objects; broken: empty, or says words thrice in a row or a clause twice"
+
+
+def _model_of(answers: Sequence[Answers]) -> str:
+    """Return the paper's model that the records of greedy decoding name; empty: another, or none."""
+    named = next((one.settings for one in answers if one.name == GREEDY), {})
+    return known_model([str(named.get(key)) for key in ("preset", "model")])
 
 
 def label(name: str, settings: Mapping[str, Any]) -> str:
@@ -301,11 +333,16 @@ def paper_models() -> dict[str, str]:
     return {presets.read(presets.SHIPPED / f"{name}.yaml").model: name for name in results()["models"]}
 
 
+def known_model(names: Sequence[str]) -> str:
+    """Return the paper's model for one of some names, a preset's name or a Hugging Face id; empty: none has it."""
+    models = paper_models()
+    known = [models.get(name, name) for name in names]
+    return next((model for model in known if model in models.values()), "")
+
+
 def find_model(names: Sequence[str]) -> str:
     """Return the paper's model for one of some names: a preset's name or a Hugging Face id."""
-    models = paper_models()
-    for name in names:
-        if (model := models.get(name, name)) in models.values():
-            return model
-    known = ", ".join(models.values())
+    if model := known_model(names):
+        return model
+    known = ", ".join(paper_models().values())
     raise SettingsError(f"`paper=`: the paper has no figures for {names[0] or names[1]}, only for {known} (-p)")
