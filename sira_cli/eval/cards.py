@@ -59,7 +59,9 @@ CARDS = {
         url="https://cocodataset.org (2014 Train/Val annotations)",
         answers='{"image_id", "caption"}',
         options=(
-            Option("ids", "file of the image ids to take, one per line", default="ids.txt there, else all answered"),
+            Option(
+                "ids", "file of image ids, one per line; or N@SEED draws N", default="ids.txt there, else all answered"
+            ),
             Option("lengths", "length limits in tokens", default="64,512, or the given length limit"),
             CHAIR_RULE,
             LANGUAGE,

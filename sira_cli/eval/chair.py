@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import itertools
 import re
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
@@ -30,6 +31,7 @@ ANSWERS = "captions"  # name of the part when captions from elsewhere are scored
 LENGTHS = (64, 512)  # of captions in tokens, as in the paper's Table 2
 OVER_KINDS = "over kinds"  # 100 minus the precision of kinds
 FORM = Form("caption", ("image_id",))  # of OPERA's chair.py
+_SAMPLE = re.compile(r"(\d{1,7})@(\d{1,18})")  # number of images and seed, such as 500@0
 
 
 class Chair(Benchmark):
@@ -46,11 +48,16 @@ class Chair(Benchmark):
         language: str = "auto",
         lengths: Sequence[int] = (),
         prompt: str = PROMPT,
+        sample: str = "",
     ) -> None:
-        """Read COCO's folder; captions have a part for each of their `lengths`, or one without any."""
+        """Read COCO's folder; captions have a part for each of their `lengths`, or one without any.
+
+        `sample` says how `ids` were drawn, for the report.
+        """
         if rule not in RULES:
             raise SettingsError(f"`rule=` {rule!r}: expected {' or '.join(RULES)}")
         self._rule, self._language = rule, find_language(language, (RULES[rule],))
+        self._sample = sample
         self._words: Callable[[str], list[str]] = getattr(self._language, RULES[rule])
         self.truth = find_truth(annotations, ids, self._words)
         asks = tuple(Ask(str(image), self.truth.names[image], prompt) for image in ids)
@@ -103,8 +110,10 @@ class Chair(Benchmark):
         return {} if self._language.official else {part.name: "words without NLTK's data" for part in self.parts}
 
     def facts(self) -> dict[str, Any]:
-        """Return the rule, the language with its versions, and the annotation files."""
-        return {"rule": self._rule, **self._language.facts(), "annotations": [str(path) for path in self.truth.files]}
+        """Return the rule, the language with its versions, the annotation files, and the sample of images, if drawn."""
+        drawn = {"sample": self._sample} if self._sample else {}
+        files = {"annotations": [str(path) for path in self.truth.files]}
+        return {"rule": self._rule, **self._language.facts(), **drawn, **files}
 
 
 def read_captions(paths: Sequence[Path]) -> dict[int, tuple[str, str]]:
@@ -131,7 +140,11 @@ def opened(path: Path, asking: Asking) -> Chair:
     if not all(each.isdecimal() and each.isascii() and int(each) for each in numbers):
         raise SettingsError(f"`lengths=` {options['lengths']}: expected numbers of tokens, such as 64,512")
     lengths = tuple(dict.fromkeys(map(int, numbers)))
-    images = read_ids(listed) if "ids" in options or listed.is_file() else None
+    drawn = None if listed.exists() else _SAMPLE.fullmatch(options.get("ids", ""))
+    if drawn is not None:
+        images = sample_ids(path, int(drawn[1]), int(drawn[2]))
+    else:
+        images = read_ids(listed) if "ids" in options or listed.is_file() else None
     if asking.sources:
         places, lengths = _answered(asking.sources, lengths)
         # The folder's list tells which captions are missing, unless they are of other images.
@@ -142,10 +155,14 @@ def opened(path: Path, asking: Asking) -> Chair:
     else:
         lengths = (asking.max_new_tokens,) if asking.max_new_tokens else lengths or LENGTHS
     if images is None:
-        raise SettingsError(f"`ids=` FILE is needed: the images to caption, one id per line; or put it at {listed}")
+        raise SettingsError(
+            f"`ids=` FILE is needed: the images to caption, one id per line; or put it at {listed}; or `ids=` 500@0 "
+            "draws 500 by the seed 0"
+        )
     ids = [*itertools.islice(images, asking.limit)]
+    given = asking.given("rule", "language", "prompt")
     try:
-        return Chair(path, ids=ids, lengths=lengths, **asking.given("rule", "language", "prompt"))
+        return Chair(path, ids=ids, lengths=lengths, sample="" if drawn is None else drawn[0], **given)
     except UnknownImageError as error:
         raise DataError(f"{images[error.image]}: {error}") from None
 
@@ -183,6 +200,19 @@ def read_ids(path: Path) -> dict[int, str]:
     if not places:
         raise DataError(f"{path}: holds no images")
     return places
+
+
+def sample_ids(folder: Path, count: int, seed: int) -> dict[int, str]:
+    """Draw images from COCO's files by a seed, each with its file; a smaller sample is the beginning of a larger one.
+
+    The order is that of SHA-256 over `SEED:ID`, so that it is the same on every machine and in every version.
+    """
+    path = _pairs(folder)[0][1]  # the captions: they list the same images as the instances, and are smaller
+    ids = {row["id"] for row in coco_rows(path, read_json(path), "images", id=int)}
+    if not 0 < count <= len(ids):
+        raise SettingsError(f"`ids=` {count}@{seed}: {path} has {len(ids):,} images: expected from 1 to that many")
+    order = sorted(ids, key=lambda image: hashlib.sha256(f"{seed}:{image}".encode()).digest())
+    return dict.fromkeys(order[:count], str(path))
 
 
 def _image(value: Any) -> int | None:

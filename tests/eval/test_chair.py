@@ -149,6 +149,31 @@ def test_lists_of_images(tmp_path):
             read_ids(save(text, content))
 
 
+def test_a_sample_of_images_is_drawn_by_a_seed(tmp_path):
+    """By the rule: in the order of a hash, so the first ones of a larger sample. It stands in the report."""
+    folder = write_coco(tmp_path / "coco", dict.fromkeys(range(1, 41), IMAGES[7]))
+
+    def drawn(ids: str) -> list[str]:
+        chair = opened(folder, Asking(options={"ids": ids, "language": "fallback", "lengths": "64"}))
+        assert chair.facts()["sample"] == ids
+        return [ask.id for ask in chair.parts[0].asks]
+
+    order = sorted(map(str, range(1, 41)), key=lambda image: hashlib.sha256(f"7:{image}".encode()).hexdigest())
+    assert (drawn("40@7"), drawn("5@7")) == (order, order[:5])
+    assert drawn("5@8") != order[:5]
+    for count in (0, 41):
+        with pytest.raises(SettingsError, match=rf"`ids=` {count}@7: .*captions_val2014.json has 40 images"):
+            drawn(f"{count}@7")
+
+
+def test_a_file_of_images_may_have_the_name_of_a_sample(coco, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    save(tmp_path / "2@0", "8\n")
+    chair = opened(coco, Asking(options={"ids": "2@0", "language": "fallback"}))
+    assert [ask.id for ask in chair.parts[0].asks] == ["8"]
+    assert "sample" not in chair.facts()
+
+
 # Ground truth.
 
 
