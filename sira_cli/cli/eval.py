@@ -35,7 +35,7 @@ ANSWERS = "answers"  # in a folder of benchmarks: where answers are kept without
 class EvalOptions(groups.Group, title="Answers and figures"):
     """Sources of answers, and output of figures."""
 
-    images: Path | None = option(None, "Ask about the pictures in this folder.", metavar="FOLDER")
+    images: str | None = option(None, "Ask about the pictures in this folder, or at this URL.", metavar="FOLDER|URL")
     answers: list[str] | None = option(None, "Score these answers, sira's own or others.", metavar="[LABEL=]FILE...")
     own_options: list[str] | None = option(
         None, "An option of a benchmark: rule=vcd, or pope.rule=vcd.", "--option", metavar="[NAME.]KEY=VALUE"
@@ -163,7 +163,7 @@ def _folder(paths: Sequence[Path], options: EvalOptions) -> Path:
             "give one benchmark's files with --images FOLDER to ask the model or --answers FILE to score answers, "
             f"or one PATH, a folder of benchmarks: got {len(paths)}"
         )
-    if given := [name for name in ("images", "answers", "shard") if getattr(options, name)]:
+    if given := [name for name in ("answers", "shard") if getattr(options, name)]:
         raise SettingsError(
             f"--{given[0]} is for one benchmark: name it, and give --images or --answers; or leave it out"
         )
@@ -222,8 +222,8 @@ def _ask(
     from sira_cli.models import combinations
     from sira_cli.pictures.find import Shard
 
-    images = options.images if folder is None else folder / "images"
-    pictures = [picture for one in benchmarks for picture in pictures_of(one, images or Path())]
+    images = _images(benchmarks, folder, options)
+    pictures = [picture for one in benchmarks for picture in pictures_of(one, images)]
     named, every, lvlm = method_names(decoding.method), decoding.method.strip() == ALL, None
     methods = choose_each(with_controls(named, options.against), model, decoding)
     preset, first = next(iter(methods.values()))
@@ -261,7 +261,7 @@ def _ask(
     evaluations = []
     for one, own in zip(benchmarks, outputs, strict=True):
         look = looks if len(benchmarks) == 1 or has_captions(one) else {}
-        evaluations.append(Evaluation(one, images or Path(), methods, output=own, looks=look, **how))
+        evaluations.append(Evaluation(one, images, methods, output=own, looks=look, **how))
     for name, under in methods.items() if options.engine != "local" else ():
         if name not in evaluations[0].not_run:
             combinations.check(*under, verify=options.verify, engine=options.engine)
@@ -277,6 +277,27 @@ def _ask(
         if any(answers.failures for answers in evaluation.answers):
             raise typer.Exit(3)
     return reports
+
+
+def _images(benchmarks: Sequence[Benchmark], folder: Path | None, options: EvalOptions) -> Path:
+    """Return the folder of pictures; those at a URL are fetched first, into `images/` or the cache."""
+    from sira_cli.cli.terminal.fetching import fetch_missing
+    from sira_cli.eval.evaluation import picture_names
+    from sira_cli.models.presets import cache
+    from sira_cli.pictures.fetching import check_web_folder, folder_name
+    from sira_cli.pictures.find import Shard
+    from sira_cli.pictures.web import is_web
+
+    given = options.images or ""
+    if not is_web(given):
+        return Path(given) if given or folder is None else folder / "images"
+    check_web_folder(given)
+    place = cache() / "pictures" / folder_name(given) if folder is None else folder / "images"
+    shard = None if options.shard is None else Shard.parse(options.shard)
+    for benchmark in benchmarks:
+        names = [name for name in picture_names(benchmark) if shard is None or shard.holds(name)]
+        fetch_missing(given, names, place)
+    return place
 
 
 def _check_report(benchmark: Benchmark, output: Path | None) -> None:

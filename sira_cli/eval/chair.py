@@ -140,6 +140,7 @@ def opened(path: Path, asking: Asking) -> Chair:
     if not all(each.isdecimal() and each.isascii() and int(each) for each in numbers):
         raise SettingsError(f"`lengths=` {options['lengths']}: expected numbers of tokens, such as 64,512")
     lengths = tuple(dict.fromkeys(map(int, numbers)))
+    images: dict[int, str] | None
     drawn = None if listed.exists() else _SAMPLE.fullmatch(options.get("ids", ""))
     if drawn is not None:
         images = sample_ids(path, int(drawn[1]), int(drawn[2]))

@@ -48,9 +48,14 @@ def methods_of(preset: Preset, names: Sequence[str], against: str | None = None)
     return {name: (preset, preset.method(name)) for name in with_controls(names, against)}
 
 
+def picture_names(benchmark: Benchmark) -> list[str]:
+    """Return the names of a benchmark's pictures, each once."""
+    return list(dict.fromkeys(ask.picture for part in benchmark.parts for ask in part.asks))
+
+
 def pictures_of(benchmark: Benchmark, images: str | Path) -> list[Picture]:
     """Return a benchmark's pictures in a folder, each once; one of them at least is there."""
-    names = list(dict.fromkeys(ask.picture for part in benchmark.parts for ask in part.asks))
+    names = picture_names(benchmark)
     check_images(Path(images), names)
     return [located(str(Path(images) / name)) for name in names]
 

@@ -1,0 +1,57 @@
+"""What commands say while pictures are fetched from the web."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import closing
+from pathlib import Path
+
+from sira_cli.cli.terminal.console import Progress, note
+from sira_cli.errors import PictureError
+from sira_cli.pictures.fetching import Fetched, fetch, not_here
+from sira_cli.pictures.names import public
+
+SAMPLE = 5  # pictures that tell the size of the others
+
+
+def fetch_missing(url: str, names: Sequence[str], folder: Path) -> None:
+    """Fetch the pictures that a folder lacks; those that fail are tried once more, and then left out with a note.
+
+    Raises:
+        PictureError: none of the first pictures can be fetched.
+    """
+    wanted = not_here(names, folder)
+    if not wanted:
+        return
+    first = _fetch(url, wanted[:SAMPLE], folder)
+    sizes = [one.size for one in first if not one.error]
+    if not sizes:
+        others = len(wanted) - 1
+        more = f", nor any of the other {others} that are not in {folder}" if others else ""
+        raise PictureError(f"{first[0].error}{more}: is `images=` right?")
+    rest = wanted[SAMPLE:]
+    if rest:
+        size = sum(sizes) / len(sizes) * len(wanted)
+        note(
+            f"fetching {len(wanted):,} pictures from {public(url)} to {folder}, about {size / 1e6:,.0f} MB "
+            f"by the first {len(first)}; they are kept"
+        )
+    results = first + _fetch(url, rest, folder)
+    if any(one.error for one in results):
+        results = _fetch(url, [one.name for one in results if one.error], folder)
+    failed = [one for one in results if one.error]
+    if failed:
+        note(
+            f"{len(failed)} of {len(wanted)} pictures could not be fetched, such as {failed[0].error}: the same "
+            "command with --retry-errors tries them again"
+        )
+
+
+def _fetch(url: str, names: Sequence[str], folder: Path) -> list[Fetched]:
+    """Fetch pictures, and show the progress."""
+    results = []
+    with closing(fetch(url, names, folder)) as fetched, Progress.on_terminal("pictures", len(names)) as progress:
+        for one in fetched:
+            results.append(one)
+            progress.advance(error=bool(one.error))
+    return results
