@@ -15,7 +15,7 @@ from sira_cli.cli.options import groups
 from sira_cli.cli.options.choosing import ALL, able, choose_each, choose_preset, method_names
 from sira_cli.cli.options.groups import MethodsOptions, ModelOptions, argument, option
 from sira_cli.cli.terminal.console import note, resumable, say, show_stages, spell
-from sira_cli.cli.terminal.output import note_threshold, print_tables, save_report
+from sira_cli.cli.terminal.output import check_file, note_threshold, print_tables, save_report
 from sira_cli.errors import SettingsError
 from sira_cli.eval.benchmark import Asking, Card
 from sira_cli.eval.cards import CARDS, find_cards, options_of_each
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from sira_cli.eval.report import EvalReport
     from sira_cli.run.lvlm import Lvlm
 
+FILES = {"csv": ".csv", "latex": ".tex"}  # options of tables in files, with the endings of their names
 FOR_RUNS = ("verify", "batch-size", "engine", "shard", "overwrite", "retry-errors")
 ANSWERS = "answers"  # in a folder of benchmarks: where answers are kept without -o, in a folder per preset
 
@@ -57,6 +58,8 @@ class EvalOptions(groups.Group, title="Answers and figures"):
     retry_errors: groups.RetryErrors = False
     paper: bool = option(False, "Also show the paper's figures for the same model.", "--paper")
     json: bool = option(False, "Print JSON: one object per benchmark.", "--json")
+    csv: Path | None = option(None, "Also write the main figures: a row per method.", metavar="FILE.csv")
+    latex: Path | None = option(None, "Also write them as a LaTeX table.", metavar="FILE.tex")
 
 
 @groups.with_options(
@@ -106,10 +109,14 @@ def eval_benchmarks(
         reports = _ask(benchmarks, folder, options, model, decoding)
     if options.json:
         print(*(report.to_json() for report in reports), sep="\n", end="\n" * bool(reports))
+    elif len(reports) == 1:
+        print_tables(reports[0].table())
     elif reports:
-        from sira_cli.eval.report import side_by_side
+        from sira_cli.eval.combined import Combined
 
-        print_tables(reports[0].table() if len(reports) == 1 else side_by_side(reports))
+        combined = Combined.of(reports)
+        print_tables([combined.table(), *combined.legend()])
+    _save_tables(reports, options)
     if failed := {failure.picture for report in reports for failure in report.failures}:
         say(f"{len(failed)} picture{'s' * (len(failed) > 1)} failed; their questions are left out of all figures")
         raise typer.Exit(3)
@@ -152,6 +159,13 @@ def _check(options: EvalOptions, model: ModelOptions, decoding: MethodsOptions) 
         Shard.parse(options.shard)
     if output is not None and (output.is_file() or output.suffix == ".jsonl"):
         raise SettingsError(f"--output {output}: expected a folder: a run writes several files")
+    for name, ending in FILES.items():
+        file = getattr(options, name)
+        check_file(f"--{name}", file)
+        if file is not None and file.suffix != ending:
+            raise SettingsError(f"--{name} {file}: expected a name that ends in {ending}")
+        if file is not None and options.shard is not None:
+            raise SettingsError(f"--{name} is for all answers: leave it out, and score all shards with --answers")
     if options.shard is not None and output is None:
         raise SettingsError("--shard needs --output FOLDER")
 
@@ -310,6 +324,20 @@ def _check_report(benchmark: Benchmark, output: Path | None) -> None:
         before = "something else"
     if before != benchmark.name:
         raise SettingsError(f"--output: {path} holds the report of {before}: give another folder")
+
+
+def _save_tables(reports: Sequence[EvalReport], options: EvalOptions) -> None:
+    """Write the main figures of reports to the files that are given."""
+    if options.csv is None and options.latex is None:
+        return
+    from sira_cli.eval.combined import Combined
+    from sira_cli.files import write_whole
+
+    combined = Combined.of(reports)
+    if options.csv is not None:
+        write_whole(options.csv, combined.to_csv().encode())
+    if options.latex is not None:
+        write_whole(options.latex, combined.to_latex().encode())
 
 
 def _report(

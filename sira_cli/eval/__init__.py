@@ -8,5 +8,6 @@ evaluation              let a loaded model answer, resumable
 answers                 answers from files: sira's records, the official scripts' rows, lmms-eval's samples
 published               what greedy decoding should give: ranges of published figures
 report                  figures side by side as JSON and tables, with the paper's own
+combined                the main figures of several benchmarks in one table, also as CSV and LaTeX
 lmms, lmms_model        the model that lmms-eval finds by entry point
 """

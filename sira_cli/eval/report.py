@@ -34,13 +34,6 @@ IF_PRINTED = ("paper_mark", "published")  # fields of a row that are left out wi
 PAPER = Path(__file__).parent / "paper.yaml"
 MARK = "is"  # the key of a row's mark in the paper's figures
 AUTHORS = "by its authors"
-# The figures in the table of several benchmarks, with their heads there; of other benchmarks all.
-MAIN = {
-    "chair": {"CHAIRi": "CHAIRi", "CHAIRs": "CHAIRs", "recall": "coverage", "F1": "F1", "words": "words"}
-    | {"broken": "broken", "seconds": "seconds"},
-    "amber": {"CHAIR": "AMBER CHAIR"} | {name: f"AMBER {name}" for name in ("Cover", "Hal", "Cog")},
-    "pope": {"F1": "POPE F1"},
-}
 
 
 @dataclass(frozen=True)
@@ -238,49 +231,6 @@ class EvalReport(Report):
         fields = [asdict(row).items() for row in self.rows]
         rows = [{k: v for k, v in row if k not in ONLY_SHOWN and (v or k not in IF_PRINTED)} for row in fields]
         return self.as_json({"official": not self.stand_ins}, notes=self.notes or None, rows=rows)
-
-
-def side_by_side(reports: Sequence[EvalReport]) -> Iterator[Table | str]:
-    """Yield one table of several benchmarks, a row per method with its main figures and differences, and its legend."""
-    heads: dict[str, None] = {}
-    lines: dict[str, dict[str, str]] = {}  # cells by label and head
-    paper: dict[str, dict[str, str]] = {}
-    for report in reports:
-        main = MAIN.get(report.benchmark, {})
-        for row in report.rows:
-            for name in (name for name in main or row.figures if name in row.figures):
-                several = len({each.group for each in report.rows if name in each.figures}) > 1
-                head, spec = f"{main.get(name, name)}{f', {row.group}' * several}", report.digits(name)
-                figure, change = row.figures[name], row.differences.get(name)
-                cell = f"{figure:{spec}}"
-                if change is not None and row.method not in report.not_run:
-                    cell = f"{figure.value:{spec}} ({'≈ ' * (change.low <= 0 <= change.high)}{change:+{spec}})"
-                heads[head] = None
-                lines.setdefault(row.label, {})[head] = cell
-                if name in (row.paper or {}):
-                    mark = f", {row.paper_mark}" * bool(row.paper_mark)
-                    paper.setdefault(row.label, {})[head] = f"{(row.paper or {})[name]:{spec}}{mark}"
-    rows = [
-        [label, *(cells.get(head, "") for head in heads)]
-        for method, own in lines.items()
-        for label, cells in ((method, own), ("  in the paper", paper.get(method, {})))
-        if cells
-    ]
-    yield Table([""], list(heads), [rows], tight=True)
-    pictures = {report.benchmark: max((row.pictures for row in report.rows), default=0) for report in reports}
-    yield f"pictures: {', '.join(f'{count:,} ({name})' for name, count in pictures.items())}"
-    yield "in percent but for words and seconds per caption, ± half a 95 % interval over pictures"
-    yield f"(...): difference to {next(iter(lines))} on the same pictures; ≈: no difference shown, its interval holds 0"
-    yield from dict.fromkeys(line for report in reports for line in report.marks())
-    for report in reports:
-        yield from (f"{report.benchmark}: {line}" for line in report.expectations())
-    if not_run := reports[0].not_run:
-        yield f"{', '.join(not_run)}: not run, because without sampling its answers equal those of greedy"
-    for report in reports:
-        stand_ins = dict.fromkeys(report.stand_ins.values())
-        yield from (f"{report.benchmark}: NOT the official figures: {each}" for each in stand_ins)
-    if any(head.startswith("broken") for head in heads):
-        yield "F1: named against present objects; broken: empty, or says words thrice in a row or a clause twice"
 
 
 def _model_of(answers: Sequence[Answers]) -> str:

@@ -1,4 +1,4 @@
-"""Methods side by side: intervals, differences, paired tests, means; the table of benchmarks; the paper's figures."""
+"""Methods side by side: intervals, differences, paired tests, means; the paper's figures."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from scipy import stats
 from sira_cli.eval.answers import Answers
 from sira_cli.eval.figures import POPE_DENOMINATORS, pope_figures
 from sira_cli.eval.pope import Pope
-from sira_cli.eval.report import AUTHORS, EvalReport, MethodRow, label, printed, results, side_by_side
-from sira_cli.eval.statistics import Figure, MethodFigures, Tally, mcnemar, wilson
+from sira_cli.eval.report import AUTHORS, EvalReport, MethodRow, label, printed, results
+from sira_cli.eval.statistics import MethodFigures, Tally, mcnemar, wilson
 from tests.support.eval.benchmarks import Made, said, share
 from tests.support.eval.writing import save
 
@@ -177,26 +177,6 @@ def test_a_label(name, settings, expected):
 
 
 # Tables.
-
-
-def test_one_table_of_several_benchmarks():
-    """Main figures with paired differences; where an interval holds 0, no difference is shown; the paper's below."""
-    report = EvalReport.of(Made(), [said("greedy", "1", "1"), said("sira", "1", "1")])
-    change = {"CHAIRi": Figure(-2.25, -4.25, -0.25), "recall": Figure(-1.0, -2.0, 0.0)}
-    figures = {"CHAIRi": Figure(50, 50, 50), "recall": Figure(60, 60, 60)}
-    rows = (
-        MethodRow("one", "64 tokens", "greedy", 8, 0, {}, figures, {}, label="greedy"),
-        MethodRow("one", "64 tokens", "sira", 8, 0, {}, figures, change, {"CHAIRi": 9.5}, "sira"),
-    )
-    chair = dataclasses.replace(report, benchmark="chair", rows=rows)
-    table, *_ = side_by_side([chair, report])
-    assert table.figures == ["CHAIRi", "coverage", "share, a", "share, b", "share, mean"]
-    (own,) = table.sections
-    assert [row[:3] for row in own] == [
-        ["greedy", "50.0 ±0.0", "60.0 ±0.0"],
-        ["sira", "50.0 (-2.2 ±2.0)", "60.0 (≈ -1.0 ±1.0)"],
-        ["  in the paper", "9.5", ""],
-    ]
 
 
 # The paper's figures: as its source has them, consistent with one another, and found by sira's names.

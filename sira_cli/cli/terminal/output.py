@@ -71,7 +71,9 @@ def print_tables(parts: Iterable[Any]) -> None:
 def _folded(table: Any, width: int) -> list[Any]:
     """Split a table of one column of names into tables that fit a width, each with these names and some figures."""
     rows = [[*table.names, *table.figures], *(row for section in table.sections for row in section)]
-    widths = [3 + max(len(row[place]) for row in rows if place < len(row)) for place in range(len(rows[0]))]
+    lengths = [[max(map(len, cell.split("\n"))) for cell in row] for row in rows]  # a head may have several lines
+    gap = 2 if table.tight else 3
+    widths = [gap + max(row[place] for row in lengths if place < len(row)) for place in range(len(rows[0]))]
     if len(table.names) != 1 or table.words or sum(widths) <= width:
         return [table]
     blocks: list[list[int]] = [[]]
