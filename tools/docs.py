@@ -31,7 +31,7 @@ from sira_cli.models import presets
 from sira_cli.models.preset import Preset
 from tests.support import tiny
 from tests.support.checkpoints import released_model
-from tools import comparison, examples, ledger, speed
+from tools import comparison, examples, frontier, ledger, speed
 from tools.choose import FOLDER
 from tools.support import FIFTHS, shipped
 
@@ -140,6 +140,11 @@ def presets_by_memory() -> str:
 def support_figures() -> str:
     """Return how well support separates objects."""
     return _narrow(shipped(), without="AUROC of position")
+
+
+def frontier_figures() -> str:
+    """Return the table of methods among trivial baselines."""
+    return _narrow(frontier.shipped())
 
 
 def doubt_figures() -> str:
