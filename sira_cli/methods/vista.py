@@ -9,9 +9,9 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Self
 
 from sira_cli.core.config import SiraConfig
-from sira_cli.errors import UnsupportedModelError
 from sira_cli.methods.base import Inputs
 from sira_cli.methods.settings import setting
+from sira_cli.methods.steering import find_mlps, steering_hook
 from sira_cli.methods.text_only import WithoutImage
 
 if TYPE_CHECKING:
@@ -46,7 +46,7 @@ class Vista(WithoutImage):
 
     def check_model(self, model: Any, config: SiraConfig) -> None:
         """Check that each layer has an MLP to steer."""
-        _mlps(model)
+        find_mlps(model, self.name)
 
     @contextmanager
     def attach(self, model: Any, config: SiraConfig, prompts: Tensor, branch: Inputs) -> Iterator[None]:
@@ -61,7 +61,7 @@ class Vista(WithoutImage):
         from sira_cli.methods.second_pass import check_prompts
 
         backbone, head = find_backbone(model), model.get_output_embeddings()
-        layers, mlps = backbone.decoder_layers, _mlps(model)
+        layers, mlps = backbone.decoder_layers, find_mlps(model, self.name)
         first, last = (number * len(layers) // 32 for number in WINDOW)
         strength = self.for_task("caption").strength or 0.0
         outputs: dict[int, Tensor] = {}  # [B, d], the last row of each layer
@@ -72,15 +72,11 @@ class Vista(WithoutImage):
             if measuring or first <= number <= last:  # a copy: a view would keep every row of the prompt
                 outputs[number] = (output[0] if isinstance(output, tuple) else output)[:, -1].clone()
 
-        def steer(number: int, mlp: Any, args: Any, output: Any) -> Any:
+        def towards(number: int, x: Tensor) -> Tensor | None:
             if number not in steering:
-                return output
-            if isinstance(output, tuple):  # mixtures of experts also return how rows were routed
-                return steer(number, mlp, args, output[0]), *output[1:]
-            x, v = output.float(), steering[number].to(output.device)
-            towards = strength * (1 + F.cosine_similarity(x, -v, dim=-1).clamp(min=0)[..., None]) * v  # [B, q, d]
-            steered = F.normalize(F.normalize(x, dim=-1) + towards, dim=-1) * x.norm(dim=-1, keepdim=True)
-            return steered.to(output.dtype)
+                return None
+            v = steering[number].to(x.device)
+            return strength * (1 + F.cosine_similarity(x, -v, dim=-1).clamp(min=0)[..., None]) * v  # [B, q, d]
 
         def measure(model: Any, args: Any, kwargs: dict[str, Any]) -> None:
             nonlocal measuring
@@ -112,17 +108,8 @@ class Vista(WithoutImage):
 
         with attached_hooks(model, backbone.norm) as handles:
             for number, (layer, mlp) in enumerate(zip(layers, mlps, strict=True)):
-                handles.append(mlp.register_forward_hook(partial(steer, number)))
+                handles.append(mlp.register_forward_hook(steering_hook(partial(towards, number))))
                 handles.append(layer.register_forward_hook(partial(keep, number)))
             handles.append(model.register_forward_pre_hook(measure, with_kwargs=True))
             handles.append(model.register_forward_hook(augment))
             yield
-
-
-def _mlps(model: Any) -> list[Any]:
-    from sira_cli.core.families import find_backbone
-
-    found = [getattr(layer, "mlp", None) for layer in find_backbone(model).decoder_layers]
-    if None in found:
-        raise UnsupportedModelError(f"method vista cannot steer {type(model).__name__}: some layers have no `mlp`")
-    return found
