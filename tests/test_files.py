@@ -158,6 +158,7 @@ TRACE = ("trace", EXAMPLE, "-p", "demo", "--max-new-tokens", 2)
 DEMO, SCENES = ("-p", "demo"), ("--scenes", "--limit", 2)
 DRIFT, SWEEP = ("drift", EXAMPLE, *DEMO), ("sweep", *DEMO, "--limit", 1, "--k", 7, "--alpha", 1)
 POPE = ("pope", "scenes/pope/scenes_pope_adversarial.json", "--images", "scenes/images", "--against", "sira")
+VTI = ("--images", EXAMPLE.parent)
 BENCH = ("bench", *DEMO, "--method", "sira", "--max-new-tokens", 2, "--runs", 1, "-o", "out.json")
 # What writes a file, and the file: the first decode before that, and refuse a file that is in their way beforehand.
 BOTH = {
@@ -184,6 +185,7 @@ DECODING = BOTH | {
     "sweep preset": ((*SWEEP, "--write-preset", "out.yaml"), "out.yaml"),
     "support": (("calibrate", "support", *DEMO, *SCENES, "-o", "out.json"), "out.json"),
     "ict": (("calibrate", "ict", *DEMO, *SCENES, "-o", "out.safetensors"), "out.safetensors"),
+    "vti": (("calibrate", "vti", "pairs.jsonl", *VTI, *DEMO, "-o", "out.safetensors"), "out.safetensors"),
     "maskcd": (("calibrate", "maskcd", *DEMO, "--scenes", "-o", "out.safetensors"), "out.safetensors"),
 }
 
@@ -212,6 +214,8 @@ def test_nothing_is_removed_before_its_replacement_is_complete(sira, tmp_path, m
     monkeypatch.chdir(tmp_path)
     Path("scenes").symlink_to(scenes)
     lines(Path("captions.jsonl"), [{"file_name": str(EXAMPLE), "text": "A dog."}])
+    pair = {"image": EXAMPLE.name, "question": "What?", "value": "A dog.", "h_value": "A cat."}
+    lines(Path("pairs.jsonl"), [pair] * 3)
     save(Path(file), "mine")
     wrong = ["-m" if part == "-p" else "./nowhere" if part == "demo" else part for part in command]
     if command[0] == "sweep":  # on drawn scenes it takes the bundled model alone

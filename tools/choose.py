@@ -50,6 +50,7 @@ GRIDS: dict[str, dict[str, tuple[Any, ...]]] = {
     "opera": {"penalty": (0.5, 1.0), "damping": (1e-7, 1.0)},
     "ict": {"strength": (2.0, 4.0, 8.0), "slices": (None, 12)},
     "maskcd": {"alpha": (0.5, 1.0), "threshold": (None, 0.5, 1.0)},
+    "vti": {"alpha_text": (0.3, 0.9, 2.0), "alpha_image": (0.0, None)},
 }
 
 

@@ -19,7 +19,7 @@ import yaml
 from sira_cli.analysis.bench.measure import BenchReport, BenchRow
 from sira_cli.cli.presets import shown_sizes
 from sira_cli.core.census import REFUSED, UNSETTLED
-from sira_cli.core.families import FAMILIES, TESTED, output_projections
+from sira_cli.core.families import FAMILIES, TESTED
 from sira_cli.demo.measure import markdown, read_figures
 from sira_cli.errors import UnsupportedModelError
 from sira_cli.eval.report import results
@@ -66,7 +66,7 @@ def _is_refused(method: Method, model: Any, preset: Preset) -> bool:
     """Return whether the structure of a model is one that a method cannot decode, calibrated or not."""
     try:
         if isinstance(method, Calibrated):
-            output_projections(model)
+            method.stand_in(model)
         else:
             method.check_model(model, preset.sira_config)
     except UnsupportedModelError:

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from sira_cli.analysis.calibration.support import SupportReport
+    from sira_cli.analysis.calibration.vti import CaptionPairs
     from sira_cli.methods.calibrated import Calibration
     from sira_cli.models.preset import Preset
     from sira_cli.run.lvlm import Lvlm
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
 
 FILE_QUESTIONS, SCENE_QUESTIONS, QUESTION_BATCH = 1500, 600, 32  # of ict; the batch is of scenes
 PICTURES, PICTURE_BATCH = 32, 16  # of maskcd
+PAIRS = 70  # of vti
 SCENES = 600  # of support
 
 
@@ -297,6 +299,69 @@ def maskcd(
         raise typer.Exit(3)
 
 
+@with_options(
+    """
+sira calibrate vti hallucination_vti_demos.jsonl --images train2014/ -p llava-1.5-7b
+sira calibrate vti -p demo
+"""
+)
+def vti(
+    *,
+    captions: Path | None = argument(
+        "FILE.jsonl", "True and hallucinated captions: rows with image, question, value, h_value."
+    ),
+    images: groups.QuestionImages = None,
+    limit: int | None = option(None, f"Take N pictures (default: {PAIRS}).", metavar="N", min=3),
+    model: ResearchModelOptions,
+    files: CalibrationOptions,
+) -> None:
+    """Find the directions that method vti steers by, once per model, from pairs of captions.
+
+    FILE.jsonl has the form that VTI's authors publish. The model reads a true and a hallucinated caption of each
+    picture; LLaVA-1.5's image tower also sees it 50 times with 99 % of its patches masked. Of a longer file, N rows
+    are drawn. The bundled model needs no file: it gets drawn scenes.
+    """
+    from sira_cli.analysis.calibration.vti import Shift, calibrate, measure, summary
+    from sira_cli.analysis.experiment import Units
+    from sira_cli.models.presets import BUNDLED
+
+    preset = choose_preset(model)
+    drawn = captions is None and preset.model == BUNDLED
+    source = _caption_pairs(captions, images, limit or PAIRS, preset, drawn=drawn)
+    pictures = [pair.picture for pair in source.pairs]
+    lvlm = load_model(preset, model, "greedy", pictures=() if drawn else pictures)
+    files.check_place("vti", lvlm)
+    units = Units[Shift]()
+    together = PICTURE_BATCH if drawn else 1
+    failures = show_stages(measure(lvlm, source.pairs, units, together), len(pictures))
+    made = calibrate(lvlm, source, units)
+    for line in summary(made):
+        note(line)
+    files.save(made, preset)
+    if failures:
+        raise typer.Exit(3)
+
+
+def _caption_pairs(
+    captions: Path | None, images: Path | None, count: int, preset: Preset, *, drawn: bool
+) -> CaptionPairs:
+    """Return pictures with pairs of captions: drawn scenes, or those of a file."""
+    from sira_cli.analysis.calibration.vti import read_pairs
+    from sira_cli.demo.labelled import caption_pairs
+    from sira_cli.pictures.find import check_any_exists, check_images
+
+    if drawn:
+        if images is not None:
+            raise SettingsError("--images is for FILE.jsonl: name the file, or leave out --images for drawn scenes")
+        return caption_pairs(preset.prompts.caption, count)
+    if captions is None or images is None:
+        raise SettingsError("give FILE.jsonl with --images FOLDER (-p demo: the bundled model on drawn scenes)")
+    check_images(images, [])
+    source = read_pairs(captions, images, count)
+    check_any_exists([pair.picture for pair in source.pairs], ": is `images=` right?")
+    return source
+
+
 app = typer.Typer(
     help="Fit a method's or score's parameters to a model (once per model).",
     no_args_is_help=True,
@@ -305,3 +370,4 @@ app = typer.Typer(
 register(app, ict, "Directions of method ict, from labelled yes/no questions.")
 register(app, support, "The second look's threshold of support, from captions with labels.")
 register(app, maskcd, "Image heads of method maskcd, from pictures without labels.")
+register(app, vti, "Directions of method vti, from true and hallucinated captions.")

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from itertools import islice
 
+import numpy as np
+
 from sira_cli.analysis.calibration.support import Caption, Source, SupportReport, labelled_by
+from sira_cli.analysis.calibration.vti import CaptionPair, CaptionPairs
 from sira_cli.analysis.questions import Outline, Question, QuestionSet
 from sira_cli.demo.measure import batches
-from sira_cli.demo.questions import SPLITS, Questions, held_out, yes_no_question
+from sira_cli.demo.questions import SPLITS, Questions, caption, held_out, yes_no_question
 from sira_cli.demo.scenes import VALIDATION_SEEDS, Scene, render, scene_picture
 from sira_cli.look.claims import Verify
 from sira_cli.look.second_look import SecondLook
@@ -46,6 +50,27 @@ def _asked() -> Iterator[tuple[Scene, str, bool]]:
         for there, missing in zip(present, absent, strict=False):  # few scenes have fewer objects than splits
             yield scene, there, True
             yield scene, missing, False
+
+
+def caption_pairs(prompt: str, count: int) -> CaptionPairs:
+    """Return the first scenes, each with its true caption and one that differs in the names of 1 to 3 kinds of objects.
+
+    The names in their place are those of absent kinds that most often occur with the scene's.
+    """
+    about = Questions().about
+    seeds = VALIDATION_SEEDS[:count]
+    pairs = []
+    for seed in seeds:
+        scene = held_out(seed)
+        absent = [each.name for each in about(scene) if not each.expected and "adversarial" in each.splits]
+        rng = np.random.default_rng([seed, scene.broken, 5])
+        wrong = int(rng.integers(1, 1 + min(len(absent), len(scene.objects))))
+        present = rng.permutation(list(scene.objects))[:wrong].tolist()
+        renamed = dict(zip(present, rng.permutation(absent)[:wrong].tolist(), strict=True))
+        things = tuple(replace(thing, name=renamed.get(thing.name, thing.name)) for thing in scene.things)
+        texts = [caption(each, np.random.default_rng(seed)) for each in (scene, replace(scene, things=things))]
+        pairs.append(CaptionPair(scene_picture(scene), prompt, *texts))
+    return CaptionPairs(pairs, {"scenes": f"{seeds[0]}-{seeds[-1]}"})
 
 
 def scene_report(lvlm: Lvlm, count: int, on_progress: Callable[[int], None] = lambda done: None) -> SupportReport:

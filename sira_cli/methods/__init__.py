@@ -1,9 +1,9 @@
 """The decoders: SIRA, and others to compare with it on the same model, prompt, picture and code path.
 
 One file per decoder; `base` defines a method, `settings` declares its settings, `logits_only` has the hook of rules
-over logits, `second_pass` runs a contrast stream with its own inputs, `sid_fork` is SID's variant of the fork,
-`opera_search` and `opera_passes` are OPERA's search. Importing this package does not import torch: a method imports it
-when it is used.
+over logits, `second_pass` runs a contrast stream with its own inputs, `steering` turns the outputs of MLPs, `sid_fork`
+is SID's variant of the fork, `opera_search` and `opera_passes` are OPERA's search. Importing this package does not
+import torch: a method imports it when it is used.
 """
 
 from __future__ import annotations
@@ -30,6 +30,7 @@ from sira_cli.methods.text_only import TextOnly
 from sira_cli.methods.vaf import Vaf
 from sira_cli.methods.vcd import Vcd
 from sira_cli.methods.vista import Vista
+from sira_cli.methods.vti import Vti
 
 METHODS: dict[str, Method] = {
     method.name: method
@@ -52,6 +53,7 @@ METHODS: dict[str, Method] = {
         Opera(),
         Ict(),
         MaskCd(),
+        Vti(),
         SiraFlb(),
         SiraResDec(),
     )

@@ -87,7 +87,11 @@ class Calibrated(Method):
         return own if self.calibration is None else own | {"calibration": digest(self.calibration)}
 
     def stand_in(self, model: Any) -> dict[str, Tensor]:
-        """Return random tensors of the right shapes: the method's cost does not depend on their values."""
+        """Return random tensors of the right shapes: the method's cost does not depend on their values.
+
+        Raises:
+            UnsupportedModelError: the method cannot follow a model of this structure.
+        """
         raise NotImplementedError
 
     def read(self) -> Calibration:

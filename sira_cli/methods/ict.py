@@ -118,10 +118,10 @@ def slices_of(width: int) -> int:
 
 def _shape(model: Any) -> tuple[int, int]:
     """Return the number of layers, and of slices per layer."""
-    from sira_cli.core.families import find_backbone
+    from sira_cli.core.families import output_projections
 
     width = model.config.get_text_config(decoder=True).hidden_size
-    return len(find_backbone(model).decoder_layers), slices_of(width)
+    return len(output_projections(model)), slices_of(width)
 
 
 def _adding(vector: Tensor) -> Callable[..., Tensor]:

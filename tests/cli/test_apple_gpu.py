@@ -44,6 +44,7 @@ COMMANDS = (  # later ones read what earlier ones wrote
     "calibrate support -p demo -vv --scenes --limit 4",
     f"calibrate maskcd {PICTURE} {FEW}",
     "calibrate ict -p demo -vv --scenes --limit 8",
+    "calibrate vti -p demo -vv --limit 3",
     "bench -p demo -vv --method sira --max-new-tokens 2 --runs 1",
     f"eval pope pope.jsonl --images {PICTURE.parent} {FEW}",
     f"sweep {FEW} --captions --k 4 --alpha 0.5 --limit 1",

@@ -18,6 +18,7 @@ from sira_cli.methods.icd import ROLE
 from sira_cli.methods.ict import Ict, slices_of
 from sira_cli.methods.maskcd import MASS, MaskCd, usual_threshold, z_scores
 from sira_cli.methods.vcd import Vcd, noised, signal_share
+from sira_cli.methods.vti import Vti
 from sira_cli.models.model import BRANCH
 from sira_cli.models.presets import SHIPPED_CALIBRATIONS
 from sira_cli.models.processor import chat_inputs
@@ -387,3 +388,62 @@ def test_attach_takes_a_calibration_and_one_s_own_inputs(tmp_path):
     needed = pytest.raises(SettingsError, match="set `calibration=` to a file")
     with needed, attach(case.model, method="maskcd", inputs=case.inputs):
         pass
+
+
+# --- and `vti`
+
+
+def vti_of(folder: Path, tensors: dict[str, torch.Tensor], **settings) -> Vti:
+    path = folder / "vti.safetensors"
+    Calibration(Origin("vti", "tiny", "r", {}, "0"), tensors).write(path)
+    return Vti(calibration=str(path), **settings)
+
+
+@pytest.mark.parametrize(("text", "image"), [(3.0, 0.0), (0.0, 3.0), (0.5, 2.0)])
+def test_decoder_and_tower_are_steered_with_strengths_of_their_own(tmp_path, text, image):
+    case = case_of("LLaVA-1.5")
+    tensors = {name: 5 * tensor.float() for name, tensor in Vti().stand_in(case.model).items()}  # length is no matter
+    tokens, scores = decoded(vti_of(tmp_path, tensors, alpha_text=text, alpha_image=image), case)
+    expected = slow.vti(case, tensors, text, image)
+    assert tokens[0].tolist() == expected.tokens
+    torch.testing.assert_close(scores[:, 0], expected.scores, atol=1e-4, rtol=1e-5)
+    assert float((scores[0, 0] - slow.vti(case, tensors, 0.0, 0.0).scores[0]).abs().max()) > 0.05
+
+
+def test_without_directions_of_a_tower_only_the_decoder_is_steered(tmp_path):
+    case = case_of("Qwen2.5-VL")
+    tensors = Vti().stand_in(case.model)
+    assert {name: tuple(tensor.shape) for name, tensor in tensors.items()} == {"text": (6, 64)}
+    method = vti_of(tmp_path, tensors)
+    assert (method.settings()["alpha_image"], Vti().settings()["alpha_image"]) == (0.0, None)
+    with pytest.raises(SettingsError, match=r"has no directions for the image tower.*`alpha_image=`, or set it to 0"):
+        method.with_values(alpha_image=0.9).check_model(case.model, None)
+
+
+@pytest.mark.parametrize(
+    ("changed", "error", "message"),
+    [
+        ({"text": torch.ones(5, 64)}, SettingsError, r"made for 5 x 64 .* has 6 x 64: sira calibrate vti"),
+        ({"image": torch.ones(3, 26, 32)}, SettingsError, r"made for 3 x 26 x 32 .* has 3 x 17 x 32"),
+        ({"text": torch.full((6, 64), torch.nan)}, DataError, "has no finite text directions"),
+    ],
+)
+def test_a_calibration_of_vti_that_does_not_fit_is_refused(changed, error, message, tmp_path):
+    case = case_of("LLaVA-1.5")
+    method = vti_of(tmp_path, Vti().stand_in(case.model) | changed)
+    with pytest.raises(error, match=message):
+        method.check_model(case.model, None)
+
+
+def test_keys_of_vti_hold_its_calibration_and_the_strengths_in_force(tmp_path):
+    shipped = next((SHIPPED_CALIBRATIONS / "vti").glob("*.safetensors"))
+    copy, other = tmp_path / "copy.safetensors", tmp_path / "other.safetensors"
+    copy.write_bytes(shipped.read_bytes())
+    made = Calibration.read(shipped)
+    Calibration(made.origin, {**made.tensors, "text": -made.tensors["text"]}).write(other)
+
+    def key(**settings):
+        return key_of(load("demo", method="vti", **settings), "caption", "a", "b", "c")
+
+    assert key() == key(calibration=str(copy)) == key(alpha_image=0.9, alpha_text=0.9)
+    assert len({key(), key(calibration=str(other)), key(alpha_image=0.0), key(alpha_text=0.5)}) == 4

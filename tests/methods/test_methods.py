@@ -57,8 +57,8 @@ def expected_of(method: Method, case: Tiny, **settings: Any) -> slow.Texts:
     if name == "dola":
         low = [2] if getattr(case.model.config, "tie_word_embeddings", False) else [0, 2]
         return slow.dola(case, [3, 5] if method.bucket == "high" else low, **settings)
-    if name == "ict":
-        return slow.ict(case, strong(method, case.model), **settings)
+    if name in ("ict", "vti"):
+        return getattr(slow, name)(case, strong(method, case.model), **settings)
     if name == "maskcd":
         return slow.maskcd(case, strong(method, case.model)[MASS].tolist(), 0.7, **settings)
     if name in ("pai", "vista", "deco", "vaf"):
@@ -79,7 +79,9 @@ def expected_of(method: Method, case: Tiny, **settings: Any) -> slow.Texts:
 # Families and exact types that a method cannot follow: `check_model` refuses them with a reason.
 OTHER_LAYERS = (*tiny.STATES, "lfm3_vl", "minicpm_ocr", "minicpmv4_6", "minicpmv4_7")  # states and convolutions
 NOT_FOLLOWED = dict.fromkeys(("opera", "pai", "vaf"), ("Gemma 4 E", "dots3_note", "llama4", *OTHER_LAYERS))
-NOT_FOLLOWED |= dict.fromkeys(("ict", "maskcd"), ("fuyu", *OTHER_LAYERS)) | {"vista": ("LFM2-VL", "lfm3_vl")}
+NOT_FOLLOWED |= dict.fromkeys(("ict", "maskcd"), ("fuyu", *OTHER_LAYERS)) | dict.fromkeys(
+    ("vista", "vti"), ("LFM2-VL", "lfm3_vl")
+)
 DEEPSTACK = ("Qwen3-VL", "cohere_compass", "cosmos3_omni", "granite_docling", "qwen3_omni_moe_thinker", "qwen3_vl_moe")
 NOT_FOLLOWED["sid"] = ("Gemma 3", *DEEPSTACK, *NOT_FOLLOWED["opera"])
 REASONS = "no `o_proj` to hook|some layers have no `mlp`|keys and values of its own|DeepStack|sliding window"
@@ -113,6 +115,7 @@ POWERLESS = {name: {"alpha": 0.0} for name in ("text-only", "vcd", "icd", "maskc
 POWERLESS |= {"greedy+apc": {}, "ict": {"strength": 0.0}, "m3id": {"decay": 0.0}, "flb": {"gamma": 0.0}}
 POWERLESS |= {"pai": {"raised": 0.0, "gamma": 1.0}, "vista": {"strength": 0.0, "mix": 0.0}}
 POWERLESS |= {"deco": {"alpha": 0.0}, "vaf": {"enhance": 1.0, "suppress": 1.0}}
+POWERLESS |= {"vti": {"alpha_text": 0.0, "alpha_image": 0.0}}
 POWERLESS |= {"sid": {"alpha": 0.0, "visible": 3}, "resdec": {"weight": 0.0}}
 
 

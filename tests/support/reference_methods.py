@@ -260,6 +260,26 @@ def vista(case: Tiny, strength: float = 0.17, mix: float = 0.3, **settings: floa
     return greedy(case, score, **settings)
 
 
+def vti(case: Tiny, tensors: Inputs, alpha_text: float = 0.9, alpha_image: float = 0.9, **settings: float) -> Texts:
+    """VTI as in its authors' `VTILayer`, behind every MLP of a copy's decoder, and of its tower if there is a part."""
+    model = copy.deepcopy(case.model)
+
+    def turned(alpha: float, direction: Tensor, out: Any) -> Any:
+        if isinstance(out, tuple):
+            return turned(alpha, direction, out[0]), *out[1:]
+        d = direction.float() / direction.float().norm(dim=-1, keepdim=True)
+        length = out.norm(dim=-1, keepdim=True)
+        moved = out / length + 0.1 * alpha * d
+        return moved / moved.norm(dim=-1, keepdim=True) * length
+
+    mlps = [layer.mlp for layer in layers_of(model)]
+    hook(mlps, lambda number, out: turned(alpha_text, tensors["text"][number], out))
+    if "image" in tensors:
+        tower = [layer.mlp for layer in model.model.vision_tower.encoder.layers]
+        hook(tower, lambda number, out: turned(alpha_image, tensors["image"][number], out))
+    return greedy(case, lambda inputs, step: logits(model, inputs), **settings)
+
+
 def diffusion_share(step: int) -> float:
     """The cumulative product of VCD's published noise schedule."""
     betas = torch.sigmoid(torch.linspace(-6, 6, 1000, dtype=torch.float64)) * (0.5e-2 - 1e-5) + 1e-5

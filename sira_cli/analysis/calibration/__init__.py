@@ -1,1 +1,1 @@
-"""Calibrations, measured once per model: MaskCD's image heads, ICT's directions, and a K for SIRA."""
+"""Calibrations, measured once per model: MaskCD's image heads, ICT's and VTI's directions, and a K for SIRA."""
