@@ -1,7 +1,8 @@
 """The image features of the latest pictures, for the next question about the same picture.
 
 Two pictures are the same if all numbers in the encoder's input are equal. Which part of the input is one picture is
-known of the families; features of other types are kept only if pictures are asked about one at a time.
+known of the families; features of other types are kept only if pictures are asked about one at a time. A method may
+hook the encoder (`vti`), and a second look runs without it: features of both are kept apart.
 """
 
 from __future__ import annotations
@@ -44,12 +45,13 @@ class EncodedPictures:
         def features(*args: Any, **kwargs: Any) -> Any:
             given = dict(signature.bind(*args, **kwargs).arguments)
             given |= given.pop("kwargs", {})
+            hooks = _hooks_of(model)
             if divides and isinstance(given.get("pixel_values"), Tensor):
-                return self._in_parts(encode, given, pictures)
+                return self._in_parts(encode, given, pictures, hooks)
             plain = all(each is None or isinstance(each, Tensor | bool | int | float | str) for each in given.values())
             if divides or pictures > 1 or not plain:
                 return encode(**given)
-            return copy.deepcopy(self._get(_digest(given), lambda: encode(**given)))  # a model may change it
+            return copy.deepcopy(self._get(_digest(given, hooks), lambda: encode(**given)))  # a model may change it
 
         body.get_image_features = features
         try:
@@ -57,10 +59,10 @@ class EncodedPictures:
         finally:
             del body.get_image_features
 
-    def _in_parts(self, encode: Any, given: Mapping[str, Any], pictures: int) -> Any:
+    def _in_parts(self, encode: Any, given: Mapping[str, Any], pictures: int, hooks: int) -> Any:
         """Store an encoder's output for each part of its input that is one picture."""
         parts = [dict(given)] if pictures == 1 else _parts(given)
-        names = [*map(_digest, parts)]
+        names = [_digest(part, hooks) for part in parts]
         by_name = dict(zip(names, parts, strict=True))
         if 1 < len(parts) == len(by_name) and not self._cache.keys() & by_name.keys():
             return encode(**given)  # all are new: encoding them together is faster
@@ -80,8 +82,20 @@ def _encoded(encode: Any, part: Mapping[str, Any]) -> Any:
     return _joined([encode(**part)])
 
 
-def _digest(given: Mapping[str, Any]) -> str:
-    digest = hashlib.sha256()
+def _hooks_of(model: Any) -> int:
+    """Return the number of hooks on the image encoder, without those that transformers puts there in its first run.
+
+    It is 0 if it is not known which module is the encoder.
+    """
+    encoder = model.get_encoder(modality="image")
+    if encoder in (model, model.base_model):
+        return 0
+    hooks = [hook for module in encoder.modules() for hook in module._forward_hooks.values()]
+    return sum(not getattr(hook, "__module__", "").startswith("transformers.") for hook in hooks)
+
+
+def _digest(given: Mapping[str, Any], hooks: int) -> str:
+    digest = hashlib.sha256(str(hooks).encode())
     for name, value in sorted(given.items()):
         if isinstance(value, Tensor):
             digest.update(f"{name} {value.dtype} {tuple(value.shape)}".encode())

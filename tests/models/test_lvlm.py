@@ -30,7 +30,7 @@ from sira_cli.pictures.sources import as_picture, located
 from sira_cli.run.lvlm import Lvlm, load
 from sira_cli.run.runner import Item
 from sira_cli.run.task import Caption
-from tests.support import tiny
+from tests.support import helpers, tiny
 from tests.support.checkpoints import edited
 from tests.support.helpers import case_of, generate_sira, left_pad, under
 from tests.support.shards import EXAMPLES
@@ -342,3 +342,14 @@ def test_few_pictures_are_kept_and_new_ones_go_together(runs):
     with pytest.raises(ZeroDivisionError), EncodedPictures().used_by(llava.model, 1):
         raise ZeroDivisionError
     assert "get_image_features" not in vars(llava.model.base_model)
+
+
+def test_a_steered_encoder_and_the_plain_one_share_no_features():
+    """As in an answer under `vti` with a second look, which runs without the method."""
+    case, steer = case_of("LLaVA-1.5"), functools.partial(helpers.decoded, METHODS["vti"])
+    steered, plain = steer(case)[1], generate_sira(case.model, case.inputs)[1]
+    with EncodedPictures().used_by(case.model, 1):
+        for _ in range(2):
+            assert torch.equal(steer(case)[1], steered)
+            found = generate_sira(case.model, case.inputs)[1]
+            assert all(torch.equal(step.full, other.full) for step, other in zip(found, plain, strict=True))
