@@ -1,6 +1,6 @@
 """How late layers run two streams: a `Kind` for each class of vLLM's layers that keep something of earlier tokens.
 
-Another class is one more file with a subclass of `Kind`, and one more line in `KINDS`.
+Another class is one more file with a subclass of `Kind`, and one more entry of `kinds.KINDS`.
 """
 
 from __future__ import annotations
@@ -138,10 +138,3 @@ def _two_streams(query: Tensor, key: Tensor, value: Tensor, output: Tensor, laye
 
 
 direct_register_custom_op("sira_two_streams", _two_streams, mutates_args=["output"], fake_impl=lambda *rows: None)
-
-KINDS: tuple[Kind, ...] = (FullAttention(),)
-
-
-def kind_of(layer: Any) -> Kind | None:
-    """Return the kind of a layer, if it has one."""
-    return next((kind for kind in KINDS if isinstance(layer, kind.takes)), None)

@@ -52,7 +52,7 @@ class TwoStreamState:
         slots = batch.idx_mapping_np if batch.prefill_len_np.any() else None  # vLLM warms up without prompts
         requests = self.streams.requests
         if for_capture or mode.name == "FULL":
-            step = plan_graph(computed, slots, requests, prefilling, batch.num_reqs_after_padding)
+            step = plan_graph(computed, slots, requests, batch.num_reqs_after_padding)
         else:
             starts = batch.query_start_loc_np[: batch.num_reqs + 1]
             step = plan(starts, computed, slots, requests, prefilling, batch.num_tokens_after_padding)

@@ -107,10 +107,11 @@ def plan(
     )
 
 
-def plan_graph(computed: Numbers, slots: Numbers | None, requests: Requests, prefilling: Numbers, width: int) -> Step:
+def plan_graph(computed: Numbers, slots: Numbers | None, requests: Requests, width: int) -> Step:
     """Do the same for a forward that is a CUDA graph: one row of each request, and padding up to `width` rows.
 
-    Each stream has `width` rows. The contrast stream also has a row for an image row, of which nothing is kept.
+    Each stream has `width` rows. The contrast stream also has a row for an image row, of which nothing is kept. A
+    prompt's last row may be among them: all run as rows of decoding steps.
     """
     count = len(computed)  # R
     text, before = _text_rows(np.arange(count + 1), computed, slots, requests, count)
@@ -127,7 +128,7 @@ def plan_graph(computed: Numbers, slots: Numbers | None, requests: Requests, pre
         having=None,
         starts=np.minimum(np.arange(width + 1), count),
         lengths=lengths,
-        prefilling=np.append(prefilling, np.zeros(width - count, dtype=bool)),
+        prefilling=np.zeros(width, dtype=bool),
     )
 
 

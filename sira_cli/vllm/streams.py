@@ -22,12 +22,15 @@ from vllm.forward_context import get_forward_context
 from vllm.model_executor.models.utils import extract_layer_index
 from vllm.utils.torch_utils import async_tensor_h2d, direct_register_custom_op
 from vllm.v1.attention.backend import AttentionType
+from vllm.v1.kv_cache_interface import MambaSpec
 from vllm.v1.worker.gpu.attn_utils import build_attn_metadata, init_attn_backend
 
 from sira_cli.core.config import SiraConfig
 from sira_cli.core.rules import contrast
 from sira_cli.errors import UnsupportedModelError
-from sira_cli.vllm.layers import joined, kind_of
+from sira_cli.vllm.kinds import kind_of
+from sira_cli.vllm.layers import joined
+from sira_cli.vllm.recurrent import one_row_each
 from sira_cli.vllm.step import Requests, Step
 
 NOWHERE = -1  # a slot of the cache: nothing is written
@@ -69,6 +72,7 @@ class Streams:
         self.caches: Any = None
         self._slots = torch.zeros(0)  # [cache groups, most]
         self._mappings: dict[str, Tensor] = {}  # of each layer in the contrast stream
+        self._layers: dict[str, Any] = vllm_config.compilation_config.static_forward_context
 
     def ready(self, caches: Any) -> None:
         """Take vLLM's caches (`KVCacheConfig`), once they are there."""
@@ -113,6 +117,9 @@ class Streams:
             slot.masked_fill_(place < 0, NOWHERE)
             if step.having is not None:
                 tables[number] = tables[number][async_tensor_h2d(step.having, device=self.device)]
+            if isinstance(self.caches.kv_cache_groups[number].kv_cache_spec, MambaSpec):
+                twins = [self._layers[name] for group in groups for name in group.layer_names]
+                tables[number] = one_row_each(tables[number], step, twins)
             for group in groups:
                 self._mappings.update(dict.fromkeys(group.layer_names, slot))
         return self._metadata(step, tables, capture=capture)

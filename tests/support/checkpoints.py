@@ -80,8 +80,11 @@ def _scale(model: Any, factor: float) -> None:
             parameter.data.mul_(factor)
 
 
-def write_qwen(folder: Path, version: str = "2.5", *, thinking: str = "", head: int = 16) -> Path:
-    """Qwen2-VL ("2"), Qwen2.5-VL ("2.5"), Qwen3-VL ("3") or Qwen3.5 ("3.5"), whose template can switch thinking off."""
+def write_qwen(folder: Path, version: str = "2.5", *, thinking: str = "", head: int = 16, linear: int = 8) -> Path:
+    """Qwen2-VL ("2"), Qwen2.5-VL ("2.5"), Qwen3-VL ("3") or Qwen3.5 ("3.5"), whose template can switch thinking off.
+
+    `head`, `linear`: the width of heads, and of those in linear layers.
+    """
     folder.mkdir(parents=True)
     known = DESCRIPTIONS["qwen"]
     thoughts = ["<think>", "</think>"] * version.startswith("3")  # text to whoever skips special tokens
@@ -103,10 +106,10 @@ def write_qwen(folder: Path, version: str = "2.5", *, thinking: str = "", head: 
     if version == "3":
         vision |= {"deepstack_visual_indexes": [0, 1]}
     if version == "3.5":
-        sizes = {"num_key_heads": 2, "num_value_heads": 4, "key_head_dim": 8, "value_head_dim": 8}
+        sizes = {"num_key_heads": 2, "num_value_heads": 4, "key_head_dim": linear, "value_head_dim": linear}
         text |= {f"linear_{name}": size for name, size in sizes.items()}
         text |= {"layer_types": ["linear_attention", "linear_attention", "full_attention"] * 2}
-        rope |= {"mrope_section": [2, 1, 1], "partial_rotary_factor": 0.5}
+        rope |= {"mrope_section": [head // 8, head // 16, head // 16], "partial_rotary_factor": 0.5}
     text["rope_parameters"] = rope
     config = getattr(hf, f"{family}Config")(text_config=text, vision_config=vision, **_with_ids(known["tokens"], ids))
     torch.manual_seed(0)
@@ -255,9 +258,9 @@ def _write_model(
         output[_silent(ids, len(output), tied)] = 0
         model.save_pretrained(place)
         weights = load_file(Path(place) / "model.safetensors")
-    if config.vision_config.model_type in ("clip_vision_model", "siglip_vision_model"):
+    if config.vision_config.model_type in ("clip_vision_model", "siglip_vision_model", "siglip2_vision_model"):
         # transformers 5 saves all names as the hub has them, but for these.
-        renamed = {re.sub(r"^vision_tower\.", "vision_tower.vision_model.", name): weights[name] for name in weights}
+        renamed = {re.sub(r"\bvision_tower\.", "vision_tower.vision_model.", name): weights[name] for name in weights}
         weights = renamed
     if unused is None:
         save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})

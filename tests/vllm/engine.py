@@ -9,6 +9,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from tests.vllm import recurrent
 from tests.vllm.graphs import capture, prepare, report
 
 os.environ |= {"VLLM_ENABLE_V1_MULTIPROCESSING": "0", "VLLM_CPU_KVCACHE_SPACE": "1", "OMP_NUM_THREADS": "1"}
@@ -37,7 +38,8 @@ def decode(
     asynchronous: bool = False,
     triton: bool = False,
 ) -> dict[str, Any]:
-    """Each batch on the same engine: the token ids of its requests, which are all there at once.
+    """Each batch on the same engine: the token ids of its requests, which are all there at once; and the
+    tokens' log-probabilities, with `logprobs` in their `params`.
 
     `padded`: with as many rows in every forward as if a CUDA graph of parts of it were replayed.
     `graphs`: numbers of requests for which decoding steps are replayed as `graphs.Graph`s.
@@ -76,6 +78,8 @@ def decode(
             vllm_config.scheduler_config.async_scheduling = True
 
         platform.check_and_update_config = staticmethod(scheduled)
+    if os.environ.get("TRITON_INTERPRET"):
+        recurrent.prepare(options.get("dtype", "float32"))
     engine = LLM(model=model, **ENGINE | options).llm_engine
     captured = capture(engine, graphs) if graphs else None
     answers = []
@@ -99,14 +103,17 @@ def decode(
         while engine.has_unfinished_requests():
             for output in engine.step():
                 if output.finished:
-                    ids = [list(output.prompt_token_ids), list(output.outputs[0].token_ids)]
-                    texts[named(output.request_id)] = ids
+                    text = output.outputs[0]
+                    found = [list(output.prompt_token_ids), list(text.token_ids)]
+                    if text.logprobs:
+                        found.append([step[token].logprob for step, token in zip(text.logprobs, found[1], strict=True)])
+                    texts[named(output.request_id)] = found
             steps += 1
             for index in batch.get("abort", {}).get(str(steps), []):
                 engine.abort_request([f"{number}-{index}"])
         answers.append([texts.get(f"{number}-{index}") for index in range(len(batch["requests"]))])
-    found = {"answers": answers, "preempted": preempted, "queue": engine.vllm_config.max_concurrent_batches}
-    return found | (report(captured) if captured else {})
+    result = {"answers": answers, "preempted": preempted, "queue": engine.vllm_config.max_concurrent_batches}
+    return result | (report(captured) if captured else {})
 
 
 def refused(model: str, options: list[dict[str, Any]], broken: str = "", start: bool = False) -> list[str]:

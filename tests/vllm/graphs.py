@@ -7,6 +7,7 @@ interpreter.
 
 from __future__ import annotations
 
+import itertools
 import types
 from typing import Any
 
@@ -88,12 +89,18 @@ class Graph:
 def capture(engine: Any, sizes: list[int]) -> Any:
     """Give a started engine graphs of decoding steps with these numbers of requests; return what keeps them."""
     from vllm.config import CUDAGraphMode
+    from vllm.v1.kv_cache_interface import MambaSpec
     from vllm.v1.worker.gpu.cudagraph_utils import CudaGraphManager, ModelCudaGraphManager
 
     runner = engine.engine_core.engine_core.model_executor.driver_worker.worker.model_runner
     compilation = runner.compilation_config
     compilation.cudagraph_capture_sizes = sizes
     compilation.max_cudagraph_capture_size = max(sizes)
+    compilation.cudagraph_mode = CUDAGraphMode.FULL_DECODE_ONLY
+    for group in itertools.chain(*runner.attn_groups, *runner.get_model().sira.groups):
+        for builder in group.metadata_builders:
+            if isinstance(group.kv_cache_spec, MambaSpec):  # these have buffers if there are graphs
+                builder.__init__(builder.kv_cache_spec, group.layer_names, runner.vllm_config, runner.device)
 
     def begin(self: Any, create: Any, progress_bar_desc: str = "") -> None:
         for graph in self._capture_descs[CUDAGraphMode.FULL]:

@@ -92,6 +92,19 @@ def write_qwen3_moe(folder: Path) -> None:
 
 
 GEMMA = "<start_of_turn>user\n{}Describe {}.<end_of_turn>\n<start_of_turn>model\n"
+
+
+def write_qwen35(folder: Path, linear: int = 8) -> None:
+    """Qwen3.5, of which each weight is a number of 16 bits, and whose linear layers remember a prompt."""
+    write_qwen(folder, "3.5", head=HEAD, linear=linear)
+    model = hf.AutoModelForImageTextToText.from_pretrained(folder)
+    for name, parameter in model.named_parameters():
+        if name.endswith("A_log"):  # new ones forget a row within a few: dropping it would change nothing
+            parameter.data.copy_(torch.linspace(-5.0, -2.0, len(parameter)))
+        parameter.data.copy_(parameter.bfloat16())
+    model.save_pretrained(folder)
+
+
 CHATML = "<|im_start|>user\n{}Describe {}.<|im_end|>\n<|im_start|>assistant\n"
 QWEN = ("<|vision_start|><|image_pad|><|vision_end|>", CHATML)
 # Of each family: what writes it, the text of a picture, and of a prompt.
@@ -108,7 +121,11 @@ FAMILIES: dict[str, tuple[Callable[[Path], Any], str, str]] = {
     "pixtral": (described("pixtral"), "[IMG]", "<s>[INST]{}Describe {}.[/INST]"),
     "mistral3": (described("mistral3"), "[IMG]", "<s>[INST]{}Describe {}.[/INST]"),
     "llava-next": (described("llava_next"), "<image>\n", "[INST] {}Describe {}. [/INST]"),
+    "qwen3.5": (write_qwen35, *QWEN),
+    "qwen3.5, wide": (functools.partial(write_qwen35, linear=128), *QWEN),  # as vLLM wants it on CPUs
 }
+FAMILIES["lfm2-vl"] = (described("lfm2_vl"), "<image>", "<|startoftext|>" + CHATML)
+RECURRENT = ("qwen3.5", "qwen3.5, wide", "lfm2-vl")  # test_recurrent.py has these
 
 # By attention that no CPU has, so by vLLM's Triton backend in the interpreter.
 BY_TRITON = {"gemma3": (write_gemma3, "<start_of_image>", GEMMA)}
@@ -167,7 +184,7 @@ def by_attach_among(folder: Path, asked: dict[str, Any], allowed: list[int], bet
     return ids
 
 
-def by_attach(folder: Path, asked: dict[str, Any], alpha: float = 0.5) -> list[list[int]]:
+def by_attach(folder: Path, asked: dict[str, Any], alpha: float = 0.5, k: int | None = None) -> list[list[int]]:
     """The ids of the prompt, and those that `attach` and `generate` decode; without pictures, greedily."""
     model, processor = loaded(folder)
     pictures = [Image.open(path).convert("RGB") for path in asked["images"]]
@@ -176,7 +193,27 @@ def by_attach(folder: Path, asked: dict[str, Any], alpha: float = 0.5) -> list[l
     tokens = asked["tokens"]
     if hasattr(model.model, "rope_deltas"):
         model.model.rope_deltas = None  # Qwen's code keeps them for the next prompt, if that has no pictures
-    with attach(model, SiraConfig(k=layers // 2, alpha=alpha)) if pictures and alpha else nullcontext():
+    with attach(model, SiraConfig(k=k or layers // 2, alpha=alpha)) if pictures and alpha else nullcontext():
         out = model.generate(**inputs, do_sample=False, max_new_tokens=tokens, repetition_penalty=1.0)
     prompt = inputs["input_ids"].shape[1]
     return [out[0, :prompt].tolist(), out[0, prompt:].tolist()]
+
+
+def log_probabilities(folder: Path, asked: dict[str, Any], tokens: list[int], alpha: float) -> torch.Tensor:
+    """Of a text that is given, the log-probabilities of all tokens at each place under `attach` `[T, V]`."""
+    model, processor = loaded(folder)
+    pictures = [Image.open(path).convert("RGB") for path in asked["images"]]
+    inputs = processor(text=asked["prompt"], images=pictures or None, return_tensors="pt")
+    prompt = inputs["input_ids"].shape[1]
+
+    def only(batch: int, ids: torch.Tensor) -> list[int]:
+        return [tokens[len(ids) - prompt]]
+
+    how = {"do_sample": False, "max_new_tokens": len(tokens), "repetition_penalty": 1.0}
+    kept = {"return_dict_in_generate": True, "output_logits": True}
+    layers = model.config.get_text_config().num_hidden_layers
+    if hasattr(model.model, "rope_deltas"):
+        model.model.rope_deltas = None
+    with attach(model, SiraConfig(k=layers // 2, alpha=alpha)) if pictures and alpha else nullcontext():
+        out = model.generate(**inputs, **how, **kept, prefix_allowed_tokens_fn=only)
+    return torch.stack(out.logits, dim=1)[0].log_softmax(dim=-1)

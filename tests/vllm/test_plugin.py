@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from tests.vllm.models import BY_TRITON, FAMILIES, by_attach, by_attach_among, loaded, request
+from tests.vllm.models import BY_TRITON, FAMILIES, RECURRENT, by_attach, by_attach_among, loaded, request
 
 SIRA = {"additional_config": {"sira": {"alpha": 0.5}}}
 COMPILED = {"enforce_eager": False}
@@ -53,7 +53,7 @@ SITUATIONS: dict[str, dict[str, Any]] = {
     "two processes": {"tensor_parallel_size": 2, "distributed_executor_backend": "mp"},
     "graphs": COMPILED | {"compilation_config": {"cudagraph_mode": "PIECEWISE"}},
 }
-CASES = [(family, "eager") for family in FAMILIES if family not in BY_TRITON]
+CASES = [(family, "eager") for family in FAMILIES if family not in (*RECURRENT, *BY_TRITON)]
 CASES += [(family, name) for family in ("llava", "qwen2.5-vl", "qwen3-vl") for name in SITUATIONS if "chunks" in name]
 CASES += [("llava", "pieces of several prompts, images only in some")]
 CASES += [("llava", "graphs"), ("qwen3-vl", "graphs"), ("llava", "two processes"), ("qwen2.5-vl", "two processes")]

@@ -96,7 +96,7 @@ def test_a_graph_has_one_row_of_each_request_and_empty_padding(requests):
     for batch in steps():
         batch = [(slot, done, 1) for slot, done, _ in batch]
         _, done, slots = arrays(batch)
-        step = plan_graph(done, slots, requests, done > 3, 6)
+        step = plan_graph(done, slots, requests, 6)
         expected = counted(batch)
         assert (step.live, step.rows.tolist(), step.request.tolist()) == (6, [*range(6)], [*range(6)])
         kept = {number: [(number, int(step.place[number]))] for number in range(6) if step.place[number] >= 0}
@@ -111,6 +111,6 @@ def test_nothing_of_a_warm_up_is_kept(requests):
     starts = np.array([0, 3, 4])
     for step in (
         plan(starts, np.zeros(2, dtype=int), None, requests, np.zeros(2, dtype=bool), 4),
-        plan_graph(np.zeros(2, dtype=int), None, requests, np.zeros(2, dtype=bool), 4),
+        plan_graph(np.zeros(2, dtype=int), None, requests, 4),
     ):
         assert step.place.tolist() == [-1] * 4
