@@ -66,6 +66,8 @@ class Deco(Method):
         """Correct the candidates' logits: `[B, V]` and the late layers' `[C, B, V]` give `[B, V]`."""
         import torch
 
+        from sira_cli.core.rules import RULED_OUT, plausible
+
         probabilities, tokens = z.softmax(dim=-1).topk(min(self.top_k, z.shape[-1]), dim=-1)  # [B, k]
         before = probabilities.cumsum(dim=-1) - probabilities
         among = before < self.top_p  # [B, k]: the token that reaches top_p is the last
@@ -75,7 +77,9 @@ class Deco(Method):
         largest, layer = p.max(dim=0)  # [B]
         rows = torch.arange(len(z), device=z.device)
         corrected = z + self.alpha * largest[:, None] * early[layer, rows]
-        return corrected.masked_fill(~candidates, -torch.inf)
+        # Where a schema leaves no candidate, the cut-off is applied again among the tokens that it leaves.
+        is_candidate = torch.zeros_like(z).masked_fill(~candidates, RULED_OUT)
+        return plausible(corrected, is_candidate, beta=1.0)
 
 
 def late_layers(layers: int) -> range:

@@ -22,6 +22,7 @@ from typing import IO, Any
 from PIL import Image
 
 from sira_cli.errors import HugePictureError, PictureError, PictureMemoryError
+from sira_cli.parsing import from_json
 from sira_cli.pictures.opening import MEMORY, decode_picture, memory_for, picture_size
 from sira_cli.pictures.web import in_time
 
@@ -135,7 +136,7 @@ def _send(sink: IO[bytes], message: Mapping[str, Any], *data: bytes) -> None:
 
 def _received(source: IO[bytes]) -> dict[str, Any]:
     """Return the next message; ValueError at the end."""
-    message = json.loads(source.readline())
+    message = from_json(source.readline())
     if not isinstance(message, dict):
         raise ValueError("expected a message")
     return message

@@ -91,12 +91,13 @@ class Sidecars:
         self.apart: dict[str, Path] = {}  # files of pictures that are named, but for the ending, like another one
         for picture in pictures:
             place, suffix = self.place(picture), Path(picture.relative).suffix
+            replaces = place == Path(picture.location)
             shared = place in taken and suffix != Path(taken[place].relative).suffix  # IMG_1.heic and IMG_1.jpg
             if shared or (picture.is_here() and not neighbours.is_first(picture.location)):
                 place = place.with_name(place.name.removesuffix(extension) + suffix + extension)
                 self.apart[picture.identity] = place
             wrong, name = "", output_dir and reserved(picture.mirrored(extension))
-            if place == Path(picture.location):
+            if replaces:
                 wrong = ": its text would replace it: choose another extension"
             elif too_long(place):
                 shorter = "choose a shorter `caption_extension=`"

@@ -317,7 +317,7 @@ def test_heads_measured_once_are_found_by_the_model_or_named_by_a_preset(sira, t
     assert sira(*command)[0] == 2  # it exists
     sira(*command, "--overwrite")
     assert own.read_bytes() == first
-    assert sira("calibrate", "maskcd", tmp_path / "broken.png", "-p", "demo", "--overwrite")[0] == 1
+    assert sira("calibrate", "maskcd", tmp_path / "broken.png", "-p", "demo", "--overwrite")[0] == 2
 
     file, preset = tmp_path / "m.safetensors", tmp_path / "mine.yaml"
     scenes = ("calibrate", "maskcd", "-p", "demo", "--limit", 1, "-o", file)

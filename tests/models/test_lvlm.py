@@ -155,7 +155,7 @@ def test_a_model_of_too_many_layers_is_refused_before_it_is_built(llava_folder, 
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"method": "siren"}, "no method named 'siren'; available: sira, greedy"),
+        ({"method": "siren"}, r"no method named 'siren'; did you mean sira\?; available: sira, greedy"),
         ({"device": "gpu"}, "device gpu does not exist here: expected auto, cpu"),
         ({"quantization": "3bit"}, "`quantization=` 3bit: expected 8bit or 4bit, or none"),
         ({"revision": "abc"}, "a folder has no revisions: leave out revision 'abc'"),

@@ -217,7 +217,7 @@ PAIRS = {
     "choices": "one_stream think changes words verify schema",
     "guide": "own_search beams words no_caption schema",
     "schema": "beams words no_rows changes",
-    "engine": "beams other_method guide words repetition loading thoughts ruled cut",
+    "engine": "beams other_method guide words repetition loading thoughts ruled",
     "lists": "demo",
 }
 

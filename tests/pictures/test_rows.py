@@ -250,7 +250,7 @@ def test_short_endings_of_shards_in_a_folder(folder):
 def test_without_the_extra_zstandard_is_named(folder, monkeypatch):
     monkeypatch.setitem(sys.modules, "pyarrow", None)
     Path("t.tar.zst").write_bytes(b"")
-    with pytest.raises(SettingsError, match=r"t\.tar\.zst: is compressed by Zstandard: .*\[data\]"):
+    with pytest.raises(SettingsError, match=r"t\.tar\.zst: is compressed by Zstandard: pip install 'datasets>=[\d.]+'"):
         find_pictures(["t.tar.zst"])
 
 

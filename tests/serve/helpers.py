@@ -111,12 +111,12 @@ def wait_for(address: str, count: int, *requests: Any) -> None:
 
 @contextmanager
 def held(server: Server, address: str, messages: list[dict] | None = None) -> Iterator[Callable[[int], None]]:
-    """Hold the decoder at a first text; yields what waits until so many jobs are queued, and lets it go on."""
+    """Hold the decoder at a first text; yields what waits for so many jobs with open pictures, and lets it go on."""
     gate = threading.Event()
     hook = server._lvlm.model.register_forward_pre_hook(lambda *_: gate.wait(120) and None)
 
     def release(count: int) -> None:
-        while server._queue.waiting() < count:
+        while len(server._queue._waiting) < count:
             time.sleep(0.01)
         gate.set()
 

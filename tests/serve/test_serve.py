@@ -365,13 +365,20 @@ def test_the_command_answers_and_ends_well(sent, code):
         assert PROMPT not in process.stderr.read()
 
 
-@pytest.mark.parametrize(("given", "code"), [(["-p", "demo"], 2), (["-m", "/nonexistent", "--port", "0"], 1)])
-def test_what_is_wrong_is_known_before_anything_large_is_imported(given, code):
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        (["-p", "demo"], "is taken by another program: give another one"),
+        (["-m", "/nonexistent", "--port", "0"], "/nonexistent"),
+    ],
+)
+def test_what_is_wrong_is_known_before_anything_large_is_imported(given, message):
     """A port that is taken, and a model that is nowhere."""
     with socket.create_server(("127.0.0.1", 0)) as taken:
         found, modules, err = imported("serve", "--port", taken.getsockname()[1], *given)
-    assert (found, {"torch", "transformers"} & modules) == (code, set())
-    assert ("is taken by another program: give another one" if code == 2 else "/nonexistent") in err
+    assert found == 2
+    assert not {"torch", "transformers"} & modules
+    assert message in err
 
 
 # --- the page at / in a real browser: two texts beside each other
