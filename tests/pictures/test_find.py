@@ -354,5 +354,5 @@ def test_a_text_file_that_was_written_is_the_one_that_is_read(alike):
 
 
 def test_the_text_of_another_picture_is_not_read(alike):
-    Path("hero.jpg.txt").write_text("of hero.jpg")
+    Path("hero.jpg.txt").write_text("of hero.jpg", encoding="utf-8")
     assert [(each.relative, each.caption) for each in find_captions(".").pictures] == [("hero.jpg", "of hero.jpg")]

@@ -75,8 +75,8 @@ def test_a_json_value_does_not_depend_on_other_rows(folder, kind):
         {"image": "c.png", "x": None},
         {"image": "c.png", "x": 0.5},
     ]
-    Path("t.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    Path("t.json").write_text(json.dumps(rows))
+    Path("t.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    Path("t.json").write_text(json.dumps(rows), encoding="utf-8")
     assert prompts("t.jsonl", "{x}") == prompts("t.json", "{x}") == [expected, "", "", "0.5"]
 
 
@@ -95,7 +95,7 @@ def test_an_empty_number_and_bytes_of_a_parquet_file(folder):
 @pytest.mark.parametrize("column", [*IMAGE_COLUMNS, "Image", "FileName"])
 def test_a_usual_column_of_pictures_is_one_for_every_command(folder, column):
     value = ["a.png"] if column == "images" else "a.png"
-    Path("t.jsonl").write_text(json.dumps({"other": 1, column: value, "text": "A dog."}))
+    Path("t.jsonl").write_text(json.dumps({"other": 1, column: value, "text": "A dog."}), encoding="utf-8")
     captioned, (asked,) = find_pictures(["t.jsonl"]), listed_pictures(Path("t.jsonl"), str)
     (checked,) = find_captions("t.jsonl").pictures
     expected = EXAMPLES[0].read_bytes()
@@ -103,13 +103,13 @@ def test_a_usual_column_of_pictures_is_one_for_every_command(folder, column):
 
 
 def test_the_column_of_pictures_can_be_named_for_questions(folder):
-    Path("q.csv").write_text("image,pic,question\na.png,b.png,What?\n")
+    Path("q.csv").write_text("image,pic,question\na.png,b.png,What?\n", encoding="utf-8")
     (picture,) = Selection([], Path("q.csv"), image_column="pic").pictures()
     assert content(picture) == EXAMPLES[1].read_bytes()
 
 
 def test_columns_without_a_name_are_none(folder):
-    Path("t.csv").write_text("file_name,,x,\na.png,1,2,3\n")
+    Path("t.csv").write_text("file_name,,x,\na.png,1,2,3\n", encoding="utf-8")
     (picture,) = find_pictures(["t.csv"])
     assert picture.columns() == {"x": "2"}
 
@@ -153,7 +153,7 @@ def test_a_bad_row_is_an_error_of_its_own(folder, name, command):
 
 
 def test_a_row_without_its_text_is_an_error_of_its_picture(folder):
-    Path("t.jsonl").write_text(f'{GOOD[0]}\n{{"image": "b.png", "text": 7}}\n{{"text": "C."}}\n')
+    Path("t.jsonl").write_text(f'{GOOD[0]}\n{{"image": "b.png", "text": 7}}\n{{"text": "C."}}\n', encoding="utf-8")
     first, second, third = find_captions("t.jsonl").pictures
     assert (first.fault, second.name_in(folder), third.name_in(folder)) == ("", "b.png", "t.jsonl/3")
     assert second.fault == "t.jsonl: line 2: text is not text: 7"
@@ -161,9 +161,9 @@ def test_a_row_without_its_text_is_an_error_of_its_picture(folder):
 
 
 def test_rows_are_counted_as_lines_of_the_file(folder):
-    Path("t.csv").write_text('image,text\n\na.png,"1\n2"\nb.png,3\n')
-    Path("t.jsonl").write_text(f"\n{GOOD[0]}\n\n{GOOD[1]}")
-    Path("t.json").write_text("\n[" + ",\n\n".join(GOOD) + "]")
+    Path("t.csv").write_text('image,text\n\na.png,"1\n2"\nb.png,3\n', encoding="utf-8")
+    Path("t.jsonl").write_text(f"\n{GOOD[0]}\n\n{GOOD[1]}", encoding="utf-8")
+    Path("t.json").write_text("\n[" + ",\n\n".join(GOOD) + "]", encoding="utf-8")
     parquet.write_table(pyarrow.table({"image": ["a.png", "b.png"]}), "t.parquet")
     numbers = {"t.csv": [3, 5], "t.jsonl": [2, 4], "t.json": [1, 2, 3], "t.parquet": [1, 2]}
     for name, expected in numbers.items():
@@ -173,7 +173,7 @@ def test_rows_are_counted_as_lines_of_the_file(folder):
 
 @pytest.mark.parametrize("command", ["caption", "ask", "check"])
 def test_a_table_of_bad_rows_is_refused_before_a_model_is_loaded(folder, sira, command):
-    Path("bad.jsonl").write_text("{1}\n{2}\n")
+    Path("bad.jsonl").write_text("{1}\n{2}\n", encoding="utf-8")
     given = {"caption": ["bad.jsonl"], "ask": ["--questions", "bad.jsonl"], "check": ["bad.jsonl"]}[command]
     code, _, err = sira(command, *given, "-m", "no/such-model")
     assert code == 2
@@ -183,7 +183,7 @@ def test_a_table_of_bad_rows_is_refused_before_a_model_is_loaded(folder, sira, c
 def test_a_run_goes_on_after_a_bad_row(folder, sira):
     write_bad("cut.jsonl")
     code, _, _ = sira("caption", "cut.jsonl", "-p", "demo", "--max-new-tokens", 2, "-o", "out.jsonl")
-    records = [json.loads(line) for line in Path("out.jsonl").read_text().splitlines()]
+    records = [json.loads(line) for line in Path("out.jsonl").read_text(encoding="utf-8").splitlines()]
     found = [(record["file_name"], record["status"]) for record in records]
     assert (code, found) == (3, [(f"cut.jsonl/{n}", "error" if n == 3 else "ok") for n in (1, 2, 3, 5)])
 
@@ -211,10 +211,10 @@ PACK = {".gz": gzip.compress, ".bz2": bz2.compress, ".xz": lzma.compress, ".zst"
 @pytest.mark.parametrize("name", ["t.tar", "t.jsonl", "t.json", "t.csv", "t.tsv"])
 def test_a_compressed_data_set_is_what_it_holds(folder, name, ending):
     write_tar(folder / "t.tar", drawn(3))
-    Path("t.jsonl").write_text("\n".join(GOOD))
-    Path("t.json").write_text(f"[{','.join(GOOD)}]")
-    Path("t.csv").write_text("image,text\na.png,A?\nb.png,B?\nc.png,C?\n")
-    Path("t.tsv").write_text(Path("t.csv").read_text().replace(",", "\t"))
+    Path("t.jsonl").write_text("\n".join(GOOD), encoding="utf-8")
+    Path("t.json").write_text(f"[{','.join(GOOD)}]", encoding="utf-8")
+    Path("t.csv").write_text("image,text\na.png,A?\nb.png,B?\nc.png,C?\n", encoding="utf-8")
+    Path("t.tsv").write_text(Path("t.csv").read_text(encoding="utf-8").replace(",", "\t"), encoding="utf-8")
     Path(name + ending).write_bytes(PACK[ending](Path(name).read_bytes()))
     plain, packed = find_pictures([name]), find_pictures([name + ending])
     assert [content(each) for each in packed] == [content(each) for each in plain]
