@@ -1,4 +1,4 @@
-"""All methods, and second looks, on drawn scenes: figures, paired differences to greedy, settings, and cost.
+"""All methods on drawn scenes: figures, paired differences to greedy, settings, and cost.
 
 `python -m tools.comparison --texts FILE.jsonl` measures the test scenes and writes `compared/figures.json`. Texts are
 kept in the file: an interrupted run continues, and a later method takes only its own time.
@@ -10,10 +10,9 @@ import argparse
 import dataclasses
 import json
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -21,35 +20,29 @@ from pydantic import TypeAdapter
 
 from sira_cli.analysis.bench.measure import Spread
 from sira_cli.analysis.experiment import Units
-from sira_cli.demo.measure import SceneReport, batches, markdown, measure, unit
+from sira_cli.demo.measure import SceneReport, markdown, measure, unit
 from sira_cli.demo.questions import Questions, caption_counts, held_out, mentions
 from sira_cli.demo.scenes import TEST_SEEDS, VALIDATION_SEEDS, Scene, render
 from sira_cli.eval.figures import CAPTION_DENOMINATORS, caption_figures
-from sira_cli.eval.statistics import Counts, MethodFigures, Tally, ratio
-from sira_cli.look.claims import Verify
+from sira_cli.eval.statistics import Counts, Figure, MethodFigures, Tally, ratio
 from sira_cli.methods import METHODS, find
 from sira_cli.models.preset import read_value
 from sira_cli.run.lvlm import Lvlm, load
-from sira_cli.run.records import hash_of
-from sira_cli.run.task import Caption
 from tools.choose import FOLDER, method_of, read_chosen
 from tools.grammar import instances, is_broken
 
 FILE = FOLDER / "figures.json"
 FIGURES = ("CHAIRs", "CHAIRi", "coverage", "F1", "broken", "words", "adversarial accuracy")
-LOOKED = ("CHAIRi", "coverage", "F1", "instances", "broken", "words")
-TITLES = {"instances": "instances that do not exist", "broken": "broken texts"}  # in the table of guided captions
 DENOMINATORS = {**CAPTION_DENOMINATORS, "instances": ("instances",), "broken": ("captions",)}
 VALIDATION, AUTHORS = "validation", "authors"  # where settings come from
 TIMED = 20  # scenes, unless fewer are measured
 BATCH = 25  # captions with a second look
-GUIDED = {name: f"{name} + guide" for name in ("greedy", "sira")}  # also measured with a second look
 SEEDS = {"test": TEST_SEEDS, "validation": VALIDATION_SEEDS}
 
 
 @dataclass(frozen=True)
 class Comparison:
-    """The measurements of several methods, and of guided captions."""
+    """The measurements of several methods."""
 
     report: SceneReport  # figures and outcomes; the others are compared with the first method
     settings: dict[str, dict[str, Any]]  # of each method, the chosen ones, or all of its own
@@ -70,15 +63,9 @@ class Comparison:
         """Return settings, figures and cost in Markdown, a row per method."""
         rows = [["method", "settings", *FIGURES, "time"]]
         for name in self.report.figures:
-            if name not in GUIDED.values():
-                rows.append([name, self._settings(name), *self._cells(name, FIGURES)])
+            cells = differing(self.report.figures[name], self.report.differences.get(name), FIGURES)
+            rows.append([name, self._settings(name), *cells, f"x{self.cost[name].median:.2f}"])
         return markdown(rows)
-
-    def guided_table(self) -> str:
-        """Return figures and cost of captions without and with a second look in Markdown."""
-        names = [name for name in (*GUIDED, *GUIDED.values()) if name in self.report.figures]
-        heads = ["captions", *(TITLES.get(name, name) for name in LOOKED), "time"]
-        return markdown([heads, *([name, *self._cells(name, LOOKED)] for name in names)])
 
     def tables(self) -> str:
         """Return the legend, the table, and the methods that were not measured, in Markdown."""
@@ -95,19 +82,23 @@ class Comparison:
             f"median of {self.timed}."
         )
 
-    def _cells(self, method: str, names: Sequence[str]) -> list[str]:
-        figures, changes = self.report.figures[method], self.report.differences.get(method)
-        cells = [f"{figures[name]}" for name in names]
-        if changes is not None:
-            moved = {name: not change.low <= 0 <= change.high for name, change in changes.items()}
-            cells = [f"{figures[name].value:.1f} {f'({changes[name]:+})' if moved[name] else '≈'}" for name in names]
-        return [*cells, f"x{self.cost[method].median:.2f}"]
-
     def _settings(self, method: str) -> str:
         if self.origin.get(method, AUTHORS) == AUTHORS:
             return ""
         words = {"k": "K"}
         return ", ".join(f"{words.get(name, name)} = {value_text(v)}" for name, v in self.settings[method].items())
+
+
+def differing(figures: Mapping[str, Figure], changes: Mapping[str, Figure] | None, names: Sequence[str]) -> list[str]:
+    """Return the cells of a row: its figures, and how they differ from the first row's; None: it is the first."""
+    if changes is None:
+        return [f"{figures[name]}" for name in names]
+    cells = []
+    for name in names:
+        change = changes[name]
+        shown = f"({change:+})" if not change.low <= 0 <= change.high else "≈"
+        cells.append(f"{figures[name].value:.1f} {shown}")
+    return cells
 
 
 def value_text(value: Any) -> str:
@@ -148,20 +139,6 @@ def kinds_f1(total: Mapping[str, float]) -> dict[str, float]:
     return {"F1": 200 * ratio(total["recalled objects"], total["kinds"] + total["objects"])}
 
 
-def guided(lvlm: Lvlm, scenes: Sequence[Scene], units: Units[list[str]]) -> Iterator[str]:
-    """Yield the caption of each scene with a second look; `units` keeps finished texts."""
-    task = Caption.of(lvlm.preset, lvlm.decoder, verify=Verify(mode="guide"))
-    look = f", second look {hash_of(verify=task.how)[:16]}"
-    for batch in batches(scenes, BATCH):
-        named = {scene: unit(lvlm, scene, []) + look for scene in batch}
-        todo = [scene for scene in batch if named[scene] not in units]
-        pictures, prompts = [render(scene)[0] for scene in todo], [lvlm.preset.prompts.caption] * len(todo)
-        seeds = lvlm.text_seeds([str(scene.seed) for scene in todo], prompts)
-        answers = task.decoded(lvlm, pictures, lvlm.prepare(pictures, prompts), seeds) if todo else []
-        units.add({named[scene]: [answer.text] for scene, answer in zip(todo, answers, strict=True)})
-        yield from (units[named[scene]][0] for scene in batch)
-
-
 def compare(greedy: Lvlm, names: Sequence[str], scenes: Sequence[Scene], units: Units[list[str]]) -> Comparison:
     """Measure methods and greedy, each with the settings that were chosen for it on validation scenes."""
     chosen, questions = read_chosen(), Questions()
@@ -171,9 +148,6 @@ def compare(greedy: Lvlm, names: Sequence[str], scenes: Sequence[Scene], units: 
     ways: dict[str, Callable[[Any], object]] = {name: lvlm.caption for name, lvlm in methods.items()}
     for name, lvlm in methods.items():
         texts[name] = [units[unit(lvlm, scene, questions.about(scene))][0] for scene in scenes]
-        if name in GUIDED:
-            texts[GUIDED[name]] = guided(lvlm, scenes, units)
-            ways[GUIDED[name]] = partial(lvlm.caption, verify="guide")
         if name in chosen:
             settings[name], origin[name] = chosen[name].settings, VALIDATION if chosen[name].fulfils else AUTHORS
         elif lvlm.decoder.deciding:  # the preset's, which `sira sweep` chose
@@ -212,7 +186,7 @@ def main() -> None:
         units.begin({"scenes": "drawn"})
         found = compare(greedy, given.methods, [held_out(seed) for seed in SEEDS[given.split][: given.count]], units)
     found.write(given.output)
-    print(found.tables(), found.guided_table(), sep="\n\n")
+    print(found.tables())
 
 
 if __name__ == "__main__":

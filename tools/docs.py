@@ -31,7 +31,7 @@ from sira_cli.models import presets
 from sira_cli.models.preset import Preset
 from tests.support import tiny
 from tests.support.checkpoints import released_model
-from tools import comparison, examples, frontier, ledger, speed
+from tools import comparison, examples, frontier, ledger, looks, speed
 from tools.choose import FOLDER
 from tools.support import FIFTHS, shipped
 
@@ -40,9 +40,9 @@ BENCH = ROOT / "docs/bench"
 WIDTH = 132
 
 
-def guided_figures() -> str:
-    """Return the effect of a second look on captions of the test scenes."""
-    return _narrow(comparison.Comparison.read().guided_table())
+def look_figures() -> str:
+    """Return the effect of second looks on captions of the test scenes."""
+    return _narrow(looks.Looks.read().table())
 
 
 def families_table() -> str:
@@ -282,18 +282,24 @@ def example() -> str:
 
 def effect() -> str:
     """Return hallucination, coverage and time of the ways to caption the test scenes."""
-    report = comparison.Comparison.read().report
+    methods, looked = comparison.Comparison.read().report, looks.Looks.read()
     timed = _record("cpu-demo-captions")
     alone, folder = (timed["seconds"][batch] for batch in ("1", str(speed.BATCH)))
     rows = [["captions by", "CHAIRi: objects hallucinated", "coverage: objects named", "one picture takes"]]
     rows[0].append(f"pictures per second, a folder with `-b {speed.BATCH}`")
-    for title, name in (
-        ("greedy decoding", "greedy"),
-        ("SIRA", "sira"),
-        ("greedy, [looking first](docs/truth.md#looking-first) (`--verify guide`)", comparison.GUIDED["greedy"]),
-        ("VCD", "vcd"),
+    for title, name, report in (
+        ("greedy decoding", "greedy", methods),
+        ("SIRA", "sira", methods),
+        (
+            "greedy, [the best of 5](docs/truth.md#the-best-of-several-captions) (`--verify best`)",
+            "greedy + best",
+            looked,
+        ),
+        ("greedy, [looking first](docs/truth.md#looking-first) (`--verify guide`)", "greedy + guide", looked),
+        ("VCD", "vcd", methods),
     ):
-        figures, changes = report.figures[name], report.differences.get(name)
+        figures = report.figures[name]
+        changes = report.differences.get(name)
         cells = [
             f"{figures[each].value:.1f} %" + (f" ({changes[each]:+})" if changes else "")
             for each in ("CHAIRi", "coverage")

@@ -20,7 +20,7 @@ from sira_cli.methods import find
 
 SCENES, BATCH = 24, 8
 WAYS = {name: (name, None) for name in ("greedy", "sira", "vcd")} | {
-    f"greedy + {look}": ("greedy", look) for look in ("flag", "guide")
+    f"greedy + {look}": ("greedy", look) for look in ("flag", "best", "guide")
 }
 
 

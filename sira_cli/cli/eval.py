@@ -44,8 +44,8 @@ class EvalOptions(groups.Group, title="Answers and figures"):
     against: str | None = option(
         None, "Compare with this method (default: the controls greedy and greedy+apc).", metavar="NAME"
     )
-    verify: Literal["guide"] | None = option(
-        None, "Also caption under each --method with a second look (CHAIR, AMBER)."
+    verify: Literal["guide", "best"] | None = option(
+        None, "Also caption under each --method with a second look (CHAIR, AMBER).", metavar="MODE"
     )
     batch_size: Any = groups.batches("Pictures at once (default: auto on a GPU, else 1).")
     engine: Literal["local", "vllm"] = option("local", "Decode here, or in vLLM (docs/vllm.md).")

@@ -92,7 +92,7 @@ def says_something(word: str) -> bool:
     return core != "" and core not in function_words()
 
 
-MODES = ("flag", "guide")
+MODES = ("flag", "guide", "best")
 LIST_TOKENS = 256  # of an answer that lists the objects of a text
 
 
@@ -102,7 +102,9 @@ class Verify:
 
     min_support: float | None = None  # objects below it are not supported; None: the preset's
     words: WordList | None = None  # finds the objects; None: the bundled list
-    mode: str = "flag"  # marks unsupported objects; `guide` looks first, and then names supported ones only
+    # `flag` marks unsupported objects; `guide` looks first, and then names supported ones only; `best` chooses among
+    # several texts.
+    mode: str = "flag"
 
     def __post_init__(self) -> None:
         if self.mode not in MODES:
@@ -117,6 +119,11 @@ class Verify:
     def guides(self) -> bool:
         """Whether texts are decoded after the look, and name supported objects only."""
         return self.mode == "guide"
+
+    @property
+    def chooses(self) -> bool:
+        """Whether several texts are decoded, and the best supported one is kept."""
+        return self.mode == "best"
 
     def threshold(self, preset: Preset) -> float:
         """Return the support below which an object is not supported."""
@@ -134,6 +141,7 @@ class Verify:
             "question": preset.prompts.verify,
             "min_support": self.threshold(preset),
             **(preset.guide.model_dump(exclude={"threshold"}) if self.guides else {}),
+            **(preset.best.model_dump() if self.chooses else {}),
             **({} if own.answers == type(own)().answers else {"yes": own.yes, "no": own.no}),
         }
 

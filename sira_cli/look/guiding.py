@@ -17,17 +17,15 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
-from transformers import LogitsProcessor, LogitsProcessorList, StoppingCriteria
+from transformers import LogitsProcessor, StoppingCriteria
 
 from sira_cli.look.claims import Claim, Verify, without_places
 from sira_cli.look.guide import Guide, GuideMask, GuideRules, last_sentence, whole_sentences
 from sira_cli.look.second_look import PictureLook, SecondLook
 from sira_cli.look.words import Thing
-from sira_cli.methods.base import Ability
 from sira_cli.models.model import LoadedModel
-from sira_cli.models.preset import Generation
 from sira_cli.models.progress import Start, Trail
-from sira_cli.models.sampling import derived_seed, sampler
+from sira_cli.models.several import several
 from sira_cli.models.texts import Answer, sentence_ends
 
 if TYPE_CHECKING:
@@ -67,11 +65,23 @@ class GuidedCaptions:
     ) -> list[Answer]:
         """Return guided captions, with the objects that were asked about."""
         lvlm, trail = self._lvlm, Trail(range(len(images)))
-        texts, drafts, drafted = captions(lvlm, inputs, seeds, task=task, trail=trail)
+        guide = lvlm.preset.guide
+        drawn = several(
+            lvlm,
+            inputs,
+            seeds,
+            count=guide.captions,
+            heat=guide.heat,
+            task=task,
+            trail=trail,
+            with_first=True,
+        )
+        texts = [[lvlm.answer_of(row).text for row in rows] for rows in drawn.tokens]
+        drafts = [rows[0] for rows in drawn.tokens]
         looks = self.look.at(images, inputs, trail)
         begun = [self._begun(row, look, texts[row], drafts[row]) for row, look in enumerate(looks)]
         todo = {each.row: each for each in begun if each.begun != drafts[each.row]}
-        new = Decoded(lvlm, inputs, seeds, task=task, trail=drafted).go_on(todo)
+        new = Decoded(lvlm, inputs, seeds, task=task, trail=drawn.trail).go_on(todo)
         answers = []
         for each, look, pictured, asked in zip(begun, looks, *lvlm.lengths(inputs), strict=True):
             answer = lvlm.answer_of(new.get(each.row, drafts[each.row]), pictured, asked)
@@ -233,72 +243,3 @@ def _reach(guide: Guide, tokens: Sequence[int], end: int, first: int = 0) -> int
     """Return the number of tokens until a text reaches `end` characters; at least `first`."""
     counts = range(first, len(tokens))
     return next((n for n in counts if len(guide.text(tokens[:n]).rstrip("\ufffd")) >= end), len(tokens))
-
-
-def captions(
-    lvlm: LoadedModel, inputs: Any, seeds: Sequence[int], *, task: str, trail: Trail
-) -> tuple[list[list[str]], list[list[int]], Trail]:
-    """Caption each of B pictures under the settings in force, and in samples.
-
-    They are one batch that goes on from the prompts, or follow each other if a method's cache cannot be divided so.
-    Return the texts by picture, the tokens of the first ones, and their trail, or the one that was given.
-    """
-    settings, guide = lvlm.preset.generation, lvlm.preset.guide
-    count = guide.captions if Ability.SAMPLING in lvlm.decoder.abilities else 1
-    # The first caption has the seed of the settings in force.
-    drawn = [[seed, *(derived_seed(seed, f"caption {number}") for number in range(1, count))] for seed in seeds]
-    rows = [row for row in range(len(seeds)) for _ in range(count)]
-    back = None
-    if lvlm.leaves_trail:  # the prompts, each with one token
-        start = Start([[]] * len(seeds), new_tokens=1)
-        trail.end(lvlm.generate(inputs, seeds=seeds, task=task, start=start, trail=trail).tolist())
-        back = trail.back(inputs, rows, [[] for _ in rows])
-    if back is None:
-        models = zip([lvlm, *[_at(lvlm, guide.heat)] * (count - 1)], zip(*drawn, strict=True), strict=True)
-        each = [model.generate(inputs, seeds=own, task=task) for model, own in models]
-        texts = [[lvlm.answer_of(tokens[row].tolist()).text for tokens in each] for row in range(len(seeds))]
-        return texts, [lvlm.ends.until_end(row) for row in each[0].tolist()], trail
-    own = sampler(seeds, settings) if settings.temperature > 0 else LogitsProcessorList()
-    samples = sampler([seed for row in drawn for seed in row[1:]], Generation(temperature=guide.heat))
-    start = replace(back[1], processors=(Mixed(count, own, samples),), stopping=(WithFirst(count, lvlm.ends.ids),))
-    decoded, every = Trail(rows), [seed for row in drawn for seed in row]
-    tokens = _at(lvlm, 0.0).generate(back[0], seeds=every, task=task, start=start, trail=decoded).tolist()
-    decoded.end(tokens)
-    ended = [lvlm.answer_of(row).text for row in tokens]
-    texts = [ended[first : first + count] for first in range(0, len(ended), count)]
-    return texts, [lvlm.ends.until_end(row) for row in tokens[::count]], decoded
-
-
-class WithFirst(StoppingCriteria):
-    """Ends the captions of a picture with its first one: longer ones seldom name more."""
-
-    def __init__(self, count: int, ends: Sequence[int]) -> None:
-        self._count, self._ends = count, torch.tensor(sorted(ends))
-
-    def __call__(self, input_ids: Any, scores: Any, **kwargs: Any) -> Any:
-        """Return whether each text ends, `[B]`."""
-        first = torch.isin(input_ids[:: self._count, -1], self._ends.to(input_ids.device))
-        return first.repeat_interleave(self._count)
-
-
-class Mixed(LogitsProcessor):
-    """Processors for the first of every `count` rows of a batch, and others for the samples between them."""
-
-    def __init__(self, count: int, first: LogitsProcessorList, others: LogitsProcessorList) -> None:
-        self._count, self._parts = count, ((True, first), (False, others))
-
-    def __call__(self, input_ids: Any, scores: Any) -> Tensor:
-        """Return the processed `scores [B, V]`."""
-        number = torch.arange(len(scores), device=scores.device)
-        mixed: Tensor = scores
-        for is_first, processors in self._parts:
-            rows = number[(number % self._count == 0) == is_first]
-            if processors and len(rows):
-                mixed = mixed.index_copy(0, rows, processors(input_ids[rows], mixed[rows]))
-        return mixed
-
-
-def _at(lvlm: LoadedModel, temperature: float) -> LoadedModel:
-    other = copy.copy(lvlm)
-    other.preset = lvlm.preset.with_settings(temperature=temperature, top_p=1.0, top_k=0, min_p=0.0)
-    return other

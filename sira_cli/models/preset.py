@@ -103,11 +103,16 @@ class VerifySettings(Strict):
         return yes, no
 
 
-class GuideSettings(Strict):
-    """Captions that are decoded after the second look at what they may name."""
+class BestSettings(Strict):
+    """Several captions of a picture, of which one is chosen."""
 
-    captions: int = Field(default=5, ge=1, le=50)  # in which objects are looked for: the method's own, and samples
+    captions: int = Field(default=5, ge=1, le=50)  # the method's own, and samples
     heat: float = Field(default=0.7, gt=0, allow_inf_nan=False)  # temperature of the samples
+
+
+class GuideSettings(BestSettings):
+    """Captions that are decoded after the second look at what several captions name."""
+
     threshold: float | None = Field(default=None, ge=0, le=1)  # instead of `verify.min_support`
     # `beta` of SIRA where it has none: names are ruled out, and a contrast would pick any other word.
     cut_off: float = Field(default=0.2, gt=0, le=1)
@@ -189,6 +194,7 @@ class Preset(Strict):
     text: TextSettings = TextSettings()  # changes to captions and answers, but not to answers of benchmarks
     verify: VerifySettings = VerifySettings()
     guide: GuideSettings = GuideSettings()
+    best: BestSettings = BestSettings()
 
     def method(self, name: str | Method) -> Method:
         """Return a method with this preset's settings for it; one that is given with its settings stays."""

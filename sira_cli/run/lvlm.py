@@ -10,6 +10,7 @@ from dataclasses import replace
 from typing import Any, Self
 
 from sira_cli.errors import UnfinishedJsonError, UnfinishedReasoningError
+from sira_cli.look.best import BestCaptions
 from sira_cli.look.claims import Check, Verify
 from sira_cli.look.second_look import SecondLook
 from sira_cli.look.words import WordList
@@ -56,6 +57,10 @@ class Lvlm(LoadedModel):
         """Return a second look by this model."""
         return SecondLook(self, verify)
 
+    def best(self, verify: Verify) -> BestCaptions:
+        """Return the choice among several captions of this model."""
+        return BestCaptions(self, self.look(verify))
+
     def runner(
         self,
         task: PictureTask,
@@ -85,7 +90,8 @@ class Lvlm(LoadedModel):
             prompt: instead of that of the schema or the preset.
             method: instead of the model's, as for `under`.
             on_text: called with pieces of text during decoding (not with beams, `verify`, or settings of `text`).
-            verify: a second look at the objects: `flag` keeps the text, `guide` looks first; or a `Verify`.
+            verify: a second look at the objects: `flag` keeps the text, `guide` looks first, `best` chooses among
+                several texts; or a `Verify`.
             schema: a JSON schema that the text follows, as for `Schema.of`; its value is the result's `data`.
 
         Raises:

@@ -25,6 +25,7 @@ from sira_cli.run.records import Result, hash_of
 from sira_cli.run.runner import Batch, Item, Task, message
 
 if TYPE_CHECKING:
+    from sira_cli.look.best import BestCaptions
     from sira_cli.look.second_look import PictureLook, SecondLook
     from sira_cli.methods.prompts import Shown
     from sira_cli.models.model import LoadedModel
@@ -207,6 +208,11 @@ class PictureTask(Task[Result]):
             assert seeds is not None
             assert self.how is not None
             return guided.answers(images, inputs, self.how, seeds=seeds, task=self.kind)
+        if self.verify is not None and self.verify.chooses:
+            assert seeds is not None
+            return self._best(lvlm).answers(
+                images, inputs, self.finish, seeds=seeds, task=self.kind, schema=self.schema
+            )
         more: dict[str, Any] = {"seeds": seeds, "words": self.words, "task": self.kind}
         if self.schema is not None:
             more["schemas"] = [self.schema] * len(inputs["input_ids"])
@@ -223,6 +229,11 @@ class PictureTask(Task[Result]):
         """Return the second look of a loaded model."""
         look: SecondLook = self._made("look", lvlm, lvlm.look)
         return look
+
+    def _best(self, lvlm: Any) -> BestCaptions:
+        """Return the choice among several captions of a loaded model."""
+        best: BestCaptions = self._made("best", lvlm, lvlm.best)
+        return best
 
     def _made(self, name: str, lvlm: LoadedModel, make: Callable[[Verify], Any]) -> Any:
         """Make a look at pictures once for a model under its method."""

@@ -28,6 +28,7 @@ from transformers import AutoModelForImageTextToText, GenerationConfig
 from sira_cli import interrupts
 from sira_cli.core.streams import VIEWS
 from sira_cli.errors import PictureSettingsError, SettingsError, SiraError
+from sira_cli.look.best import BestCaptions
 from sira_cli.look.claims import LIST_TOKENS, Verify
 from sira_cli.look.second_look import SecondLook
 from sira_cli.methods.base import Method
@@ -38,6 +39,8 @@ from sira_cli.models.hub import find_checkpoint
 from sira_cli.models.load import check_structure, read_config
 from sira_cli.models.preset import Preset
 from sira_cli.models.processor import load_processor
+from sira_cli.models.progress import Trail
+from sira_cli.models.several import at_heat, seeds_of
 from sira_cli.models.texts import Answer
 from sira_cli.run.lvlm import Lvlm
 from sira_cli.run.run import Together
@@ -200,6 +203,27 @@ class VllmLook(SecondLook):
         return list(output.outputs[0].token_ids)
 
 
+class VllmBest(BestCaptions):
+    """Captions to choose among, all of which vLLM decodes at once."""
+
+    _lvlm: VllmLvlm
+
+    def drawn(
+        self, inputs: Any, seeds: Sequence[int], *, task: str, trail: Trail, schema: Schema | None
+    ) -> list[list[Answer]]:
+        """Return the captions of each picture, the method's own first; as in process, by the same seeds."""
+        schemas = None if schema is None else [schema]
+        own = self._lvlm.answer(inputs, seeds=seeds, schemas=schemas)
+        others = self._settings.captions - 1
+        prompts = [prompt for prompt in inputs["prompts"] for _ in range(others)]
+        drawn: list[int] = []
+        for seed in seeds:
+            drawn += seeds_of(seed, 1 + others)[1:]
+        heated = at_heat(self._lvlm, self._settings.heat)
+        samples = iter(heated.answer({"prompts": prompts}, seeds=drawn, schemas=schemas))
+        return [[first, *itertools.islice(samples, others)] for first in own]
+
+
 class VllmLvlm(Lvlm):
     """A model without weights here, whose texts come from vLLM."""
 
@@ -227,6 +251,10 @@ class VllmLvlm(Lvlm):
     def look(self, verify: Verify | None = None) -> SecondLook:
         """Return a second look whose questions vLLM answers."""
         return VllmLook(self, verify)
+
+    def best(self, verify: Verify) -> BestCaptions:
+        """Return the choice among several captions that vLLM decodes."""
+        return VllmBest(self, self.look(verify))
 
     def runner(
         self, task: Any, batch_size: Any = None, *, done: Any = lambda name: "", on_text: Any = None

@@ -19,7 +19,7 @@ TYPED = (  # of caption: the option, and what is said about it
     *("--set alpha=high: expected a number from 0", "--set alpha=-1: expected a number from 0"),
     *("--temperature hot: expected a number from 0", "--top-p 0: expected a number above 0 to 1"),
     "--set generation.top_p=high: expected a number above 0 to 1",
-    *("--dtype half: expected auto, float32, bfloat16 or float16", "--verify yes: expected flag or guide"),
+    *("--dtype half: expected auto, float32, bfloat16 or float16", "--verify yes: expected flag, guide or best"),
     *("--limit 0: expected a whole number from 1", "--batch-size x: expected a whole number from 1, or auto"),
     *("--alpha: expected a value", "--shard 9/2: expected I/N with I from 1 to N, such as 1/8"),
     "--set xyz=1: neither a key of presets nor a setting of methods; `sira presets show demo --all` lists them",

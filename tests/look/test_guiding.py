@@ -19,10 +19,10 @@ from sira_cli.look.guide import (
     sentence_spans,
     whole_sentences,
 )
-from sira_cli.look.guiding import captions
 from sira_cli.look.words import shipped
 from sira_cli.models import model
 from sira_cli.models.progress import Trail
+from sira_cli.models.several import Several, several
 from sira_cli.run.task import Caption
 from tests.support.helpers import learned_vocabulary, under
 from tools.grammar import is_broken
@@ -69,13 +69,15 @@ def test_words_that_are_one_token_are_known_in_every_kind_of_tokenizer(kind):
 def test_captions_share_the_rows_of_the_picture_and_the_first_is_the_methods_own(demo):
     pictures, prompts = [picture_of(seed) for seed in SCENES[:2]], [demo.preset.prompts.caption] * 2
     inputs, seeds = demo.to_device(demo.prepare(pictures, prompts)), demo.text_seeds(["a", "b"], prompts)
-    found, drafts, _ = captions(demo, inputs, seeds, task="caption", trail=Trail(range(2)))
+    how = {"count": 5, "heat": 0.7, "task": "caption", "with_first": True}
+    drawn = several(demo, inputs, seeds, trail=Trail(range(2)), **how).tokens
+    found = [[demo.answer_of(tokens).text for tokens in rows] for rows in drawn]
     plain = demo.answer(inputs, seeds=seeds)
     assert [texts[0] for texts in found] == [answer.text for answer in plain]
-    assert drafts == [[*answer.tokens] for answer in plain]
+    assert [rows[0] for rows in drawn] == [[*answer.tokens] for answer in plain]
     for texts in found:
         lengths = [len(demo.vocabulary.encode(text)) for text in texts]
-        assert (len(texts), len({*texts}) > 1) == (demo.preset.guide.captions, True)
+        assert (len(texts), len({*texts}) > 1) == (5, True)
         assert max(lengths) <= lengths[0] + 1
 
 
@@ -210,7 +212,7 @@ def test_a_text_that_only_repeats_itself_ends_before_that(demo, monkeypatch):
     named = [one["thing"] for one in demo.caption(picture, verify="guide").candidates if one["support"] > 0.9]
     first, other = (f"There is a {name} on the left. It is brown." for name in named[:2])
     draft, again, (end, *_) = tokens_of(demo, f" {first}"), tokens_of(demo, " It is brown."), demo.ends.ids
-    texts = lambda *args, trail, **more: ([[first, other]], [[*draft, end]], trail)  # noqa: E731
+    drawn = [[[*draft, end], [*tokens_of(demo, f" {other}"), end]]]
 
     def processors(generation, attention_mask):
         def raised(input_ids, scores):
@@ -221,7 +223,7 @@ def test_a_text_that_only_repeats_itself_ends_before_that(demo, monkeypatch):
 
         return [raised, *real(generation, attention_mask)]
 
-    monkeypatch.setattr(guiding, "captions", texts)
+    monkeypatch.setattr(guiding, "several", lambda *args, trail, **more: Several(drawn, trail))
     monkeypatch.setattr(model, "processors_of", processors)
     result = under(demo, "greedy").caption(picture, verify="guide")
     assert (result.text, result.finish_reason, result.output_tokens) == (first, "stop", len(draft) + 1)

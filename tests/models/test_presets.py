@@ -191,6 +191,7 @@ OPTIONS = {  # of each feature, on the command line
     "choices": "--choices Yes,No",
     "verify": "--verify flag",
     "guide": "--verify guide",
+    "best": "--verify best",
     "schema": SCHEMA,
     "lists": "--schema labels",
     "engine": "--engine vllm",
@@ -204,6 +205,7 @@ ONLY_PYTHON = {  # no command has both: --words and --verify are of caption, --c
     ("choices", "words"): {"choices": ("Yes", "No"), "words": True},
     ("choices", "verify"): {"choices": ("Yes", "No"), "verify": "flag"},
     ("guide", "no_caption"): {"verify": "guide"},
+    ("best", "no_caption"): {"verify": "best"},
 }
 
 

@@ -185,7 +185,7 @@ def records(
     for run in runs:
         preset = plain.with_settings(**run.get("settings", {}))
         method = preset.method(run.get("method", "sira"))
-        verify = Verify(mode="flag") if run.get("verify") else None
+        verify = Verify.of(run.get("verify"))
         more = {"choices": tuple(run.get("choices", ())), "verify": verify, "schema": run.get("schema")}
         kind = run.get("task", "caption")
         if kind == "check":

@@ -42,7 +42,8 @@ RUNS = {
         "choices": ["A dog", "A cat"],
         "settings": {"alpha": 1.5},
     },
-    "flagged": {"verify": True, "settings": {"max_new_tokens": 40}},
+    "flagged": {"verify": "flag", "settings": {"max_new_tokens": 40}},
+    "the best of three": {"verify": "best", "settings": {"max_new_tokens": 30, "best.captions": 3}},
     "a check": {"task": "check", "caption": "A dog and two cats sit in a red car, next to a tree."},
 }
 if LISTED:

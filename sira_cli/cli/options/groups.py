@@ -348,8 +348,10 @@ class TraceDecodingOptions(DecodingOptions):
 class VerifyOptions(Group, title="Second look"):
     """A second look at the objects that each text names."""
 
-    verify: Literal["flag", "guide"] | None = option(
-        None, "Mark unseen objects (flag), or name only seen ones (guide).", metavar="MODE"
+    verify: Literal["flag", "guide", "best"] | None = option(
+        None,
+        "Mark unseen objects (flag), name only seen ones (guide), or take the best of several captions (best).",
+        metavar="MODE",
     )
     min_support: MinSupport = None
     objects: Objects = None

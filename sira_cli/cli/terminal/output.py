@@ -186,8 +186,19 @@ def verdict(result: Answer | Result) -> str:
         told = f"; not in its first caption: {added}" * bool(added)
         return f"looked first at {len(result.candidates)} objects; not supported: {forbidden or 'none'}" + told
     if doubted := unsupported(result):
-        return "not supported: " + ", ".join(f"{one['thing']} ({one['support']:.2f})" for one in doubted)
+        named = ", ".join(f"{one['thing']} ({one['support']:.2f})" for one in doubted)
+        return f"{_chosen(result)}not supported: {named}"
     if not result.objects:
         return f"second look: nothing was recognised ({MORE_WORDS})"
     count = len(result.objects)
-    return f"second look: supported, {f'all {count} objects' if count > 1 else 'the one object'} that the text names"
+    named = f"all {count} objects" if count > 1 else "the one object"
+    return f"{_chosen(result)}second look: supported, {named} that the text names"
+
+
+def _chosen(result: Answer | Result) -> str:
+    """Return the words that say which of several captions a text is; nothing if it is the only one."""
+    verify = result.verify or {}
+    if verify.get("mode") != "best":
+        return ""
+    which = "its own caption" if result.draft is None else "a sample"
+    return f"the best of {verify['captions']} is {which}; "

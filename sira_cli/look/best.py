@@ -1,0 +1,115 @@
+"""The best supported of several captions of a picture: no token is forced, and each is as it was decoded.
+
+captions     the method's own, and samples of it
+questions    each object that any of them names, asked about once
+the text     that of the best caption, unchanged
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from sira_cli.look.claims import unsupported
+from sira_cli.look.second_look import PictureLook, SecondLook
+from sira_cli.models.model import LoadedModel
+from sira_cli.models.progress import Trail
+from sira_cli.models.several import several
+from sira_cli.models.texts import Answer
+
+if TYPE_CHECKING:
+    from sira_cli.methods.prompts import Shown
+    from sira_cli.models.schema import Schema
+
+Finish = Callable[[Answer, PictureLook], Answer]
+
+
+class BestCaptions:
+    """Captions that are chosen among several, with a loaded model and its method."""
+
+    def __init__(self, lvlm: LoadedModel, look: SecondLook) -> None:
+        """Prepare to choose by a second look of the same model."""
+        self._lvlm = lvlm
+        self._look = look
+        self._settings = lvlm.preset.best
+
+    def answers(
+        self,
+        images: Sequence[Shown],
+        inputs: Any,
+        finish: Finish,
+        *,
+        seeds: Sequence[int],
+        task: str,
+        schema: Schema | None = None,
+    ) -> list[Answer]:
+        """Return the best caption of each of B pictures.
+
+        Args:
+            images: the pictures.
+            inputs: of their prompts, on the model's device.
+            finish: puts a caption into its final form, with the objects that it names and their support.
+            seeds: one per picture.
+            task: `caption` or `ask`.
+            schema: a schema that all captions follow.
+
+        Returns:
+            B answers. Where the best is not the method's own, `draft` is that one, and `removed` its objects that the
+            best does not name.
+        """
+        trail = Trail(range(len(images)))
+        drawn = self.drawn(inputs, seeds, task=task, trail=trail, schema=schema)
+        looks = self._look.at(images, inputs, trail)
+        answers = []
+        for captions, look in zip(drawn, looks, strict=True):
+            finished = [finish(caption, look) for caption in captions]
+            answers.append(chosen(finished))
+        return answers
+
+    def drawn(
+        self, inputs: Any, seeds: Sequence[int], *, task: str, trail: Trail, schema: Schema | None
+    ) -> list[list[Answer]]:
+        """Return the captions of each picture, the method's own first."""
+        lvlm = self._lvlm
+        texts = several(
+            lvlm,
+            inputs,
+            seeds,
+            count=self._settings.captions,
+            heat=self._settings.heat,
+            task=task,
+            trail=trail,
+            schema=schema,
+        )
+        counts = zip(texts.tokens, *lvlm.lengths(inputs), strict=True)
+        return [
+            [lvlm.answer_of(tokens, image_tokens, prompt_tokens, schema) for tokens in rows]
+            for rows, image_tokens, prompt_tokens in counts
+        ]
+
+
+def chosen(captions: Sequence[Answer]) -> Answer:
+    """Return the best of a picture's captions; the first of equals.
+
+    The first of them is the method's own. Another one has it as its `draft`, with the objects that are `removed`.
+    """
+    own = captions[0]
+    best = min(captions, key=rank)
+    if best is own:
+        return own
+    named = {claim["thing"] for claim in best.objects or ()}
+    removed = [claim for claim in own.objects or () if claim["thing"] not in named]
+    told = [{"thing": claim["thing"], "support": claim["support"]} for claim in removed]
+    return replace(best, draft=own.text, removed=told)
+
+
+def rank(caption: Answer) -> tuple[bool, int, int]:
+    """Return the place of a caption among others of its picture, the best first: a smaller one is better.
+
+    A caption that failed or is empty is the last. Of the others the fewest unsupported objects count, then the most
+    supported ones.
+    """
+    doubted = len(unsupported({"objects": caption.objects, "verify": caption.verify}))
+    supported = len(caption.objects or ()) - doubted
+    return bool(caption.error) or not caption.text.strip(), doubted, -supported
