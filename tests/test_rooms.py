@@ -22,9 +22,9 @@ BESIDE = ("_version", "errors", "files", "interrupts", "parsing")  # modules bes
 TERMINAL = {"typer", "rich", "click"}
 # How dense the package may be: a line does one thing. Lines have no total; code tokens have one: a feature
 # enters with the tokens that leave. Raise a bound on purpose only, with the reason in the commit.
-CODE_TOKENS = 236_900
-TOKENS_PER_LINE = 10.7  # of code, over the whole package
-PER_THOUSAND_LINES = {"comprehensions": 48.6, "tuple assignments": 15.9}
+CODE_TOKENS = 263_700
+TOKENS_PER_LINE = 10.5  # of code, over the whole package
+PER_THOUSAND_LINES = {"comprehensions": 46.0, "tuple assignments": 13.4}
 FUNCTION_LINES = 70  # without its docstring; four are above 50
 FILE_LINES = {"sira_cli": 450, "tests": 450, "tools": 450}
 _NO_CODE = {
