@@ -218,6 +218,7 @@ PAIRS = {
     "no_beams": "beams",
     "choices": "one_stream think changes words verify schema",
     "guide": "own_search beams words no_caption schema",
+    "best": "draws_nothing beams words no_caption",
     "schema": "beams words no_rows changes",
     "engine": "beams other_method guide words repetition loading thoughts ruled",
     "lists": "demo",

@@ -37,4 +37,4 @@ def test_image_tokens_that_do_not_are_refused(folder, run, tmp_path):
 
 
 def test_the_table_of_models_names_each_family_that_is_tried():
-    assert sorted(TAKEN.values()) == sorted(FAMILIES)
+    assert sorted(TAKEN.values()) == sorted(name for name in FAMILIES if name != "qwen3.5, wide")  # the same model
