@@ -110,16 +110,34 @@ class Drawn:
 def drawn_captions(lvlm: Lvlm, scenes: Sequence[Scene], units: Units[list[str]]) -> Iterator[Drawn]:
     """Yield the captions of each scene among which `best` chooses; `units` keeps finished texts."""
     task = Caption.of(lvlm.preset, lvlm.decoder, verify=Verify(mode="best"))
+    for own, by_chance, best, *marked in _kept(lvlm, task, scenes, units, partial(_draw, lvlm, task)):
+        yield Drawn(own, tuple(marked), by_chance, best)
+
+
+def guided_captions(lvlm: Lvlm, scenes: Sequence[Scene], units: Units[list[str]]) -> Iterator[str]:
+    """Yield the caption of each scene that looks first; `units` keeps finished texts."""
+    task = Caption.of(lvlm.preset, lvlm.decoder, verify=Verify(mode="guide"))
+    for (text,) in _kept(lvlm, task, scenes, units, partial(_guide, lvlm, task)):
+        yield text
+
+
+def _kept(
+    lvlm: Lvlm,
+    task: Caption,
+    scenes: Sequence[Scene],
+    units: Units[list[str]],
+    make: Callable[[Sequence[Scene]], list[list[str]]],
+) -> Iterator[list[str]]:
+    """Yield the texts about each scene; those that `units` does not have are made, a batch at a time."""
     look = f", second look {hash_of(verify=task.how)[:16]}"
     for batch in batches(scenes, BATCH):
         names = {scene: unit(lvlm, scene, []) + look for scene in batch}
         todo = [scene for scene in batch if names[scene] not in units]
         if todo:
-            found = _draw(lvlm, task, todo)
-            units.add({names[scene]: texts for scene, texts in zip(todo, found, strict=True)})
+            made = make(todo)
+            units.add({names[scene]: texts for scene, texts in zip(todo, made, strict=True)})
         for scene in batch:
-            own, by_chance, best, *marked = units[names[scene]]
-            yield Drawn(own, tuple(marked), by_chance, best)
+            yield units[names[scene]]
 
 
 def _draw(lvlm: Lvlm, task: Caption, scenes: Sequence[Scene]) -> list[list[str]]:
@@ -142,20 +160,13 @@ def _draw(lvlm: Lvlm, task: Caption, scenes: Sequence[Scene]) -> list[list[str]]
     return rows
 
 
-def guided(lvlm: Lvlm, scenes: Sequence[Scene], units: Units[list[str]]) -> Iterator[str]:
-    """Yield the caption of each scene that looks first; `units` keeps finished texts."""
-    task = Caption.of(lvlm.preset, lvlm.decoder, verify=Verify(mode="guide"))
-    look = f", second look {hash_of(verify=task.how)[:16]}"
-    for batch in batches(scenes, BATCH):
-        names = {scene: unit(lvlm, scene, []) + look for scene in batch}
-        todo = [scene for scene in batch if names[scene] not in units]
-        pictures = [render(scene)[0] for scene in todo]
-        prompts = [lvlm.preset.prompts.caption] * len(todo)
-        seeds = lvlm.text_seeds([str(scene.seed) for scene in todo], prompts)
-        answers = task.decoded(lvlm, pictures, lvlm.prepare(pictures, prompts), seeds) if todo else []
-        units.add({names[scene]: [answer.text] for scene, answer in zip(todo, answers, strict=True)})
-        for scene in batch:
-            yield units[names[scene]][0]
+def _guide(lvlm: Lvlm, task: Caption, scenes: Sequence[Scene]) -> list[list[str]]:
+    """Return the caption of each scene that looks first."""
+    pictures = [render(scene)[0] for scene in scenes]
+    prompts = [lvlm.preset.prompts.caption] * len(scenes)
+    seeds = lvlm.text_seeds([str(scene.seed) for scene in scenes], prompts)
+    answers = task.decoded(lvlm, pictures, lvlm.prepare(pictures, prompts), seeds)
+    return [[answer.text] for answer in answers]
 
 
 def unmarked_counts(scene: Scene, text: str, marked: Sequence[str]) -> Counts:
@@ -173,7 +184,7 @@ def measure(lvlm: Lvlm, scenes: Sequence[Scene], units: Units[list[str]]) -> Loo
         decoder = lvlm.under(method)
         texts = {way: Tally() for way in WAYS}
         drawn = drawn_captions(decoder, scenes, units)
-        looked = guided(decoder, scenes, units)
+        looked = guided_captions(decoder, scenes, units)
         for scene, captions, guide in zip(scenes, drawn, looked, strict=True):
             name = str(scene.seed)
             texts[""].counts[name] = text_counts(scene, captions.own)
