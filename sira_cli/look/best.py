@@ -99,9 +99,11 @@ def chosen(captions: Sequence[Answer]) -> Answer:
     if best is own:
         return own
     named = {claim["thing"] for claim in best.objects or ()}
-    removed = [claim for claim in own.objects or () if claim["thing"] not in named]
-    told = [{"thing": claim["thing"], "support": claim["support"]} for claim in removed]
-    return replace(best, draft=own.text, removed=told)
+    removed = []
+    for claim in own.objects or ():
+        if claim["thing"] not in named:
+            removed.append({"thing": claim["thing"], "support": claim["support"]})
+    return replace(best, draft=own.text, removed=removed)
 
 
 def rank(caption: Answer) -> tuple[bool, int, int]:

@@ -263,3 +263,9 @@ class CutContrast(TwoPasses):
     def rule(self, z: Tensor, z_contrast: Tensor, step: int) -> Tensor:
         """Contrast, then cut off."""
         return plausible(contrast(z, z_contrast, self.alpha), z, self.beta)
+
+
+def like_layers(window: tuple[int, int], layers: int) -> range:
+    """Return the layers that are the same share of all as a window is of LLaVA-1.5-7B's 32; one at least."""
+    first, end = (number * layers // 32 for number in window)
+    return range(first, max(end, first + 1))

@@ -9,7 +9,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from sira_cli.core.config import SiraConfig
-from sira_cli.methods.base import Inputs, Method
+from sira_cli.methods.base import Inputs, Method, like_layers
 from sira_cli.methods.settings import setting
 
 if TYPE_CHECKING:
@@ -56,7 +56,7 @@ class Deco(Method):
             return output
 
         with attached_hooks(model, backbone.norm) as handles:
-            for number in late_layers(len(backbone.decoder_layers)):
+            for number in like_layers(WINDOW, len(backbone.decoder_layers)):
                 layer = backbone.decoder_layers[number]
                 handles.append(layer.register_forward_pre_hook(partial(keep, number)))
             handles.append(model.register_forward_hook(correct))
@@ -80,9 +80,3 @@ class Deco(Method):
         # Where a schema leaves no candidate, the cut-off is applied again among the tokens that it leaves.
         is_candidate = torch.zeros_like(z).masked_fill(~candidates, RULED_OUT)
         return plausible(corrected, is_candidate, beta=1.0)
-
-
-def late_layers(layers: int) -> range:
-    """Return the layers whose inputs are read: the share of all layers that the authors take of 32, one at least."""
-    first, end = (number * layers // 32 for number in WINDOW)
-    return range(first, max(end, first + 1))

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from sira_cli.core.config import SiraConfig
 from sira_cli.errors import UnsupportedModelError
-from sira_cli.methods.base import Inputs, Method
+from sira_cli.methods.base import Inputs, Method, like_layers
 from sira_cli.methods.settings import setting
 
 if TYPE_CHECKING:
@@ -49,9 +49,8 @@ class Vaf(Method):
         self.check_model(model, config)
         backbone = find_backbone(model)
         prompt = _Prompt(config.image_tokens.resolve(model.config).find)
-        modules = [mixer.module for mixer in backbone.mixers]
-        first, end = (number * len(modules) // 32 for number in MIDDLE)
-        middle = modules[first : max(end, first + 1)]
+        mixers = backbone.mixers
+        middle = [mixers[number].module for number in like_layers(MIDDLE, len(mixers))]
         with attached_hooks(model, backbone.norm) as handles:
             handles.append(model.register_forward_pre_hook(prompt.follow, with_kwargs=True))
             handles.append(attend_by(middle, lambda module, own: functools.partial(self._attend, own, prompt)))
@@ -71,8 +70,10 @@ class Vaf(Method):
         """Attend as the module does, with multiplied keys in the rows after the image."""
         import torch
 
-        factors = self._factors(prompt, key.shape[2])  # [B, kv]
-        scaled = key * factors[:, None, :, None].to(key)  # [B, H, kv, D]
+        if key.device not in prompt.factors:  # the layers of a pass share them
+            prompt.factors[key.device] = self._factors(prompt).to(key)
+        factors = prompt.factors[key.device][:, :, -key.shape[2] :]  # a sliding window has the newest only
+        scaled = key * factors  # [B, H, kv, D]
         changed, weights = own(module, query, scaled, value, mask, **kwargs)  # [B, q, H, D]
         if query.shape[2] == 1:
             return changed, weights
@@ -80,15 +81,15 @@ class Vaf(Method):
         after = prompt.after[:, :, None, None].to(plain.device)  # [B, q, 1, 1]
         return torch.where(after, changed, plain), weights
 
-    def _factors(self, prompt: _Prompt, columns: int) -> Tensor:
-        """Return the factor of each column among the newest ones, float32 `[B, kv]`."""
+    def _factors(self, prompt: _Prompt) -> Tensor:
+        """Return the factor of each token so far, float32 `[B, 1, S + new, 1]`."""
         import torch
         from torch.nn import functional as F
 
         factors = torch.ones(prompt.image.shape)  # [B, S]
         factors[prompt.image] = self.enhance
         factors[prompt.before] = self.suppress
-        return F.pad(factors, (0, prompt.new), value=1.0)[:, -columns:]  # a sliding window has the newest only
+        return F.pad(factors, (0, prompt.new), value=1.0)[:, None, :, None]
 
 
 @dataclass
@@ -100,6 +101,7 @@ class _Prompt:
     before: Tensor = field(init=False)  # bool [B, S]: tokens before the first image token
     after: Tensor = field(init=False)  # bool [B, S]: tokens after the last one
     new: int = 0  # tokens after the prompt
+    factors: dict[Any, Tensor] = field(default_factory=dict)  # of this pass, [B, 1, S + new, 1], by device
 
     def follow(self, model: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """Read a prompt, or count a new token; a hook before the model."""
@@ -108,9 +110,14 @@ class _Prompt:
         ids = kwargs.get("input_ids", args[0] if args else None)
         if ids is None:
             raise UnsupportedModelError("method vaf finds the image in the prompt's ids: give input_ids")
+        self.factors.clear()
         cache = cache_of(args, kwargs)
         if cache is None or not cache.get_seq_length():
-            self._begin(ids.cpu())
+            self.image = self.find(ids.cpu())
+            seen = self.image.cumsum(dim=1)
+            self.before = seen == 0
+            self.after = (seen == seen[:, -1:]) & ~self.image & (seen > 0)
+            self.new = 0
         elif ids.shape[1] == 1:
             self.new += 1
         else:
@@ -118,10 +125,3 @@ class _Prompt:
                 f"{ids.shape[1]} new tokens arrived on a filled cache: method vaf does not follow chunked prefill, "
                 "assisted generation and continued conversations"
             )
-
-    def _begin(self, ids: Tensor) -> None:
-        self.image = self.find(ids)
-        seen = self.image.cumsum(dim=1)
-        self.before = seen == 0
-        self.after = (seen == seen[:, -1:]) & ~self.image & (seen > 0)
-        self.new = 0
