@@ -51,12 +51,12 @@ def bundled_weights() -> Iterator[None]:
     """The bundled model is read and judged once in this process; each model that is loaded has a copy of its own."""
     read, kept = loading.load_model, dict[str, Any]()
 
-    def load_model(folder: Path, **options: Any) -> Any:
+    def load_model(folder: Path, options: loading.WeightOptions) -> Any:
         if folder != presets.BUNDLED_FOLDER:
-            return read(folder, **options)
-        how = repr(sorted(options.items()))
+            return read(folder, options)
+        how = repr(options)
         if how not in kept:
-            kept[how] = read(folder, **options)
+            kept[how] = read(folder, options)
         return copy.deepcopy(kept[how])
 
     judge = loading._without_weights

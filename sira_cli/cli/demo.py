@@ -55,7 +55,7 @@ def demo(
         return
     with waiting("loading the bundled model"):
         from sira_cli.demo.measure import load_methods
-        from sira_cli.models.placement import use_threads
+        from sira_cli.models.cpu import use_threads
 
         methods = load_methods()
         use_threads(methods["greedy"].model)

@@ -46,7 +46,7 @@ def load_model(
 
         find_checkpoint(preset, offline=model.offline, judge=judge, on_download=announce)
     with waiting(f"loading {preset.name or preset.model}"):
-        from sira_cli.models.placement import use_threads
+        from sira_cli.models.cpu import use_threads
         from sira_cli.run.lvlm import load
 
         lvlm = load(preset, method=method, device=model.device, offline=model.offline)

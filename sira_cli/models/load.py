@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -28,20 +29,14 @@ from sira_cli.errors import ModelNotFoundError, SettingsError, SiraError, Unsupp
 from sira_cli.files import from_home
 from sira_cli.methods.base import Method
 from sira_cli.models import presets
-from sira_cli.models.hub import find_checkpoint, find_config, first_line
-from sira_cli.models.placement import (
-    HALVES,
-    PackedConfig,
-    can_pack,
-    on_processor,
-    packed_bytes,
-    pick_device,
-    place,
-    quantization_config,
-)
+from sira_cli.models.cpu import HALVES, on_processor
+from sira_cli.models.hub import Download, find_checkpoint, find_config, first_line
+from sira_cli.models.packing import PackedConfig, can_pack, packed_bytes
+from sira_cli.models.placement import Placement, pick_device, place
 from sira_cli.models.preset import Preset
 from sira_cli.models.presets import calibrated
 from sira_cli.models.processor import load_processor, parser_of, read_settings
+from sira_cli.models.quantization import quantization_config
 from sira_cli.models.vocabulary import Vocabulary
 
 # Errors of transformers for torn weights, damaged JSON, sizes that do not match, a missing package, ...
@@ -81,8 +76,9 @@ def read_config(folder: Path, *, trust_remote_code: bool = False) -> Any:
     config = AutoConfig.from_pretrained(folder, local_files_only=True, trust_remote_code=trust_remote_code)
     if not trust_remote_code and type(config) not in MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING:
         raise UnsupportedModelError(f"{folder} holds a {config.model_type!r} model, not one for pictures and text")
-    for part in (config, *(getattr(config, name, None) for name in ("text_config", "vision_config"))):
-        if (layers := getattr(part, "num_hidden_layers", None) or 0) > MOST_LAYERS:
+    for part in (config, getattr(config, "text_config", None), getattr(config, "vision_config", None)):
+        layers = getattr(part, "num_hidden_layers", None) or 0
+        if layers > MOST_LAYERS:
             raise UnsupportedModelError(f"{folder}/config.json: {layers:,} layers; expected at most {MOST_LAYERS:,}")
     return config
 
@@ -92,27 +88,63 @@ def own_dtype(config: Any) -> torch.dtype | None:
     return config.dtype or config.get_text_config(decoder=True).dtype  # type: ignore[no-any-return]
 
 
-def load_model(folder: Path, *, trust_remote_code: bool, packed: int | None = None, **options: Any) -> Any:
+@dataclass(frozen=True)
+class WeightOptions:
+    """How the weights of a model are read.
+
+    Attributes:
+        placement: the devices.
+        dtype: the precision, as torch or a preset names it; `auto`: the checkpoint's, on a CPU one that it computes in.
+        attention: the attention function; None: the checkpoint's.
+        quantization: a config of bitsandbytes.
+        packed: bytes of the model with packed matrices (`packed_bytes`); None: unknown.
+        trust_remote_code: whether the checkpoint's own Python code may run.
+    """
+
+    placement: Placement
+    dtype: str | torch.dtype = "auto"
+    attention: str | None = None
+    quantization: Any = None
+    packed: int | None = None
+    trust_remote_code: bool = False
+
+
+def load_model(folder: Path, options: WeightOptions) -> Any:
     """Load the model in a checkpoint folder; on a CPU, 16-bit matrices stay so where arithmetic is in float32."""
-    config = read_config(folder, trust_remote_code=trust_remote_code)
-    if options["device_map"] == "cpu" and options["quantization_config"] is None:
-        own, quantized = own_dtype(config), getattr(config, "quantization_config", None) is not None
-        if quantized or own not in HALVES or not can_pack(torch.float32, torch.device("cpu")):
-            packed = None
-        if options["dtype"] == "auto":
-            options["dtype"] = on_processor(own, folder, packed)
-        if packed is not None and options["dtype"] in ("float32", torch.float32):
-            options["quantization_config"] = PackedConfig()
+    config = read_config(folder, trust_remote_code=options.trust_remote_code)
+    dtype = options.dtype
+    quantization = options.quantization
+    if options.placement.device_map == "cpu" and quantization is None:
+        stated = own_dtype(config)
+        quantized = getattr(config, "quantization_config", None) is not None
+        packs = not quantized and stated in HALVES and can_pack(torch.float32, torch.device("cpu"))
+        packed = options.packed if packs else None
+        if dtype == "auto":
+            dtype = on_processor(stated, folder, packed)
+        if packed is not None and dtype in ("float32", torch.float32):
+            quantization = PackedConfig()
     loader: Any = AutoModelForImageTextToText  # annotated as returning the model alone
-    options |= {"config": config, "trust_remote_code": trust_remote_code, "output_loading_info": True}
     shown = logging.is_progress_bar_enabled()
     logging.disable_progress_bar()
     try:
-        model, report = loader.from_pretrained(folder, local_files_only=True, use_safetensors=True, **options)
+        model, report = loader.from_pretrained(
+            folder,
+            config=config,
+            dtype=dtype,
+            attn_implementation=options.attention,
+            quantization_config=quantization,
+            device_map=options.placement.device_map,
+            max_memory=options.placement.max_memory,
+            trust_remote_code=options.trust_remote_code,
+            local_files_only=True,
+            use_safetensors=True,
+            output_loading_info=True,
+        )
     finally:
         if shown:
             logging.enable_progress_bar()
-    if "max_memory" in options and not {*model.hf_device_map.values()} <= {*options["max_memory"]}:
+    gpus = options.placement.max_memory
+    if gpus is not None and not {*model.hf_device_map.values()} <= gpus.keys():
         raise SettingsError("the GPUs are too small for the model: give `quantization=` 4bit, or another `device=`")
     if report["missing_keys"]:  # transformers would go on with random numbers in their place
         missing = sorted(report["missing_keys"])
@@ -133,14 +165,18 @@ def inspect_model(preset: Preset, *, offline: bool = False) -> ModelFacts:
     """Build the model without weights, and return its facts."""
     folder = find_config(preset, offline=offline)
     lvlm = _without_weights(folder)
-    fork, text = Fork(lvlm, SiraConfig()), lvlm.config.get_text_config(decoder=True)
+    fork = Fork(lvlm, SiraConfig())
+    text = lvlm.config.get_text_config(decoder=True)
     # The files contain the output matrix unless config.json ties it; without a value there, transformers treats
     # InternVL's as tied.
     default = getattr(text, "tie_word_embeddings", False)
     tied = read_settings(folder, "config.json").get("tie_word_embeddings", default)
-    head, embeddings = lvlm.get_output_embeddings().weight, lvlm.get_input_embeddings().weight
-    stored = [weight.numel() for weight in lvlm.parameters() if weight is not head and weight is not embeddings]
-    numbers = sum(stored) + embeddings.numel() + (0 if tied else head.numel())
+    head = lvlm.get_output_embeddings().weight
+    embeddings = lvlm.get_input_embeddings().weight
+    numbers = sum(weight.numel() for weight in lvlm.parameters() if weight is not head and weight is not embeddings)
+    numbers += embeddings.numel()
+    if not tied:
+        numbers += head.numel()
     image_token, *_ = SiraConfig().image_tokens.resolve(lvlm.config).ids
     return ModelFacts(fork.layers, fork.k, image_token, numbers * lvlm.dtype.itemsize / 1e9)
 
@@ -160,9 +196,10 @@ def _without_weights(folder: Path, attention: str | None = None) -> Any:
         config = read_config(folder)
         model_class: Any = MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING[type(config)]
         check_config(config, model_class.__name__)
-        how = {"dtype": own_dtype(config), "attn_implementation": attention, "trust_remote_code": False}
         with torch.device("meta"), no_init_weights():
-            return AutoModelForImageTextToText.from_config(config, **how)
+            return AutoModelForImageTextToText.from_config(
+                config, dtype=own_dtype(config), attn_implementation=attention, trust_remote_code=False
+            )
 
 
 def check_transformers() -> None:
@@ -173,42 +210,68 @@ def check_transformers() -> None:
         return
     from sira_cli.core import selfcheck  # imports a model
 
-    if (failure := selfcheck.failure()) is not None:
+    failure = selfcheck.failure()
+    if failure is not None:
         raise UnsupportedModelError(failure)
     with suppress(OSError):
         kept.parent.mkdir(parents=True, exist_ok=True)
         kept.touch()
 
 
+class ModelParts(NamedTuple):
+    """What a `LoadedModel` is made of."""
+
+    model: Any
+    processor: Any
+    preset: Preset
+    method: Method
+    revision: str
+
+
 def read_model(
-    source: str | os.PathLike[str] | Preset, method: str | Method, device: str, settings: dict[str, Any], **how: Any
-) -> tuple[Any, Any, Preset, Method, str]:
-    """Return model, processor, preset, method and revision; the arguments are those of `sira_cli.load`."""
+    source: str | os.PathLike[str] | Preset,
+    method: str | Method,
+    device: str,
+    settings: dict[str, Any],
+    *,
+    offline: bool = False,
+    on_download: Callable[[Download], None] | None = None,
+) -> ModelParts:
+    """Read the parts of a model; the arguments and errors are those of `sira_cli.load`."""
     preset = source if isinstance(source, Preset) else presets.resolve(os.fspath(source))
     method = preset.method(method)
-    method = method.with_settings(**{name: settings.pop(name) for name in tuple(settings) if method.owns(name)})
+    of_method = {name: settings.pop(name) for name in tuple(settings) if method.owns(name)}
+    method = method.with_settings(**of_method)
     preset = preset.with_settings(**settings)
-    if preset.revision != "main" and (model_folder := from_home(preset.model)).is_dir():
+    model_folder = from_home(preset.model)
+    if preset.revision != "main" and model_folder.is_dir():
         raise SettingsError(f"{model_folder}: a folder has no revisions: leave out revision {preset.revision!r}")
-    quantization, trusted = preset.load.quantization, preset.load.trust_remote_code
+    quantization = preset.load.quantization
     if quantization is not None and find_spec("bitsandbytes") is None:
         raise SettingsError(f"quantization {quantization} needs bitsandbytes: {install('quant')}")
     check_transformers()
     picked = pick_device(device)
 
-    def judge(folder: Path) -> dict[str, Any]:
+    def judge(folder: Path) -> WeightOptions:
         model = check_structure(folder, preset)
-        quantized = None if quantization is None else quantization_config(quantization, model, picked)
-        where = place(device, model, getattr(torch, preset.load.dtype, None), quantization)
-        return {"quantization_config": quantized, "packed": None if model is None else packed_bytes(model), **where}
+        return WeightOptions(
+            place(device, model, getattr(torch, preset.load.dtype, None), quantization),
+            dtype=preset.load.dtype,
+            attention=preset.load.attention,
+            quantization=None if quantization is None else quantization_config(quantization, model, picked),
+            packed=None if model is None else packed_bytes(model),
+            trust_remote_code=preset.load.trust_remote_code,
+        )
 
-    checkpoint = find_checkpoint(preset, judge=judge, **how)
+    checkpoint = find_checkpoint(preset, offline=offline, judge=judge, on_download=on_download)
     method = calibrated(method, preset.model, checkpoint.revision)  # before the weights are read
-    given = {"dtype": preset.load.dtype, "attn_implementation": preset.load.attention} | judge(checkpoint.folder)
+    options = judge(checkpoint.folder)
     with reading(checkpoint.folder):
-        processor = load_processor(checkpoint.folder, image=preset.image, trust_remote_code=trusted)
+        processor = load_processor(
+            checkpoint.folder, image=preset.image, trust_remote_code=preset.load.trust_remote_code
+        )
         if preset.generation.think:
             vocabulary = Vocabulary(processor.tokenizer)  # refused before the weights are read
             parser_of(processor, vocabulary, system=preset.prompts.system, think=True)
-        model = load_model(checkpoint.folder, trust_remote_code=trusted, **given)
-    return model, processor, preset, method, checkpoint.revision
+        model = load_model(checkpoint.folder, options)
+    return ModelParts(model, processor, preset, method, checkpoint.revision)

@@ -75,8 +75,8 @@ def run_all(commands: list[str]) -> list[list[str]]:
                 raise TypeError(f"Cannot convert a {each.dtype} tensor to MPS: {func}")
         return result
 
-    def load_model(folder: Path, **options: Any) -> Any:
-        model = read(folder, **options)
+    def load_model(folder: Path, options: loading.WeightOptions) -> Any:
+        model = read(folder, options)
         model.tie_weights()
         loaded.append(dispatch_model(model, {"": devices.ONE}, main_device=devices.ONE, force_hooks=True))
         return loaded[-1]

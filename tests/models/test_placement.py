@@ -24,11 +24,13 @@ from sira_cli.core.arguments import CACHE
 from sira_cli.core.cache import ROOM
 from sira_cli.errors import SettingsError
 from sira_cli.methods.second_pass import SecondPass
-from sira_cli.models import placement
-from sira_cli.models.load import check_structure, load_model
+from sira_cli.models import cpu
+from sira_cli.models.load import WeightOptions, check_structure, load_model
 from sira_cli.models.memory import PictureMemory, free_memory, measure_picture, most_pictures, peak_memory
-from sira_cli.models.placement import HalfLinear, can_pack, packed_bytes, quantization_config
+from sira_cli.models.packing import HalfLinear, can_pack, packed_bytes
+from sira_cli.models.placement import Placement, place
 from sira_cli.models.presets import find
+from sira_cli.models.quantization import quantization_config
 from sira_cli.pictures.sources import as_picture
 from tests.support import checkpoints, tiny
 from tests.support.checkpoints import edited
@@ -60,33 +62,33 @@ def in_bfloat16(original: Path, folder: Path, *, tied: bool = False) -> Path:
 
 def test_several_gpus_only_where_one_is_too_small(tmp_path, monkeypatch):
     """Qwen2.5-VL-7B: 16.6 GB, with 28 layers of 2 x 3584^2 + 2 x 3584 x 512 + 3 x 3584 x 18944 in matrices."""
-    qwen, both = without_weights("qwen2.5-vl-7b", tmp_path), {"device_map": "auto"}
+    qwen = without_weights("qwen2.5-vl-7b", tmp_path)
 
     def placed(*free: float, device: str = "auto", model=qwen, dtype=None, quantization=None):
         monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
         monkeypatch.setattr(torch.cuda, "device_count", lambda: len(free))
         monkeypatch.setattr(torch.cuda, "mem_get_info", lambda index: (int(free[index] * GB), 80 * GB))
-        return placement.place(device, model, dtype, quantization)
+        return place(device, model, dtype, quantization)
 
-    assert placed(16, 24) == both | {"max_memory": {0: 16 * GB, 1: 24 * GB}}
+    assert placed(16, 24) == Placement("auto", {0: 16 * GB, 1: 24 * GB})
     # What fits takes 80 % of the first: 16.6, 33.2, 16.58 - 6.53 and 16.58 - 1.5 x 6.53 GB.
     sizes = (16.6, None, None), (33.2, torch.float32, None), (10.05, None, "8bit"), (6.79, None, "4bit")
     for size, dtype, quantization in sizes:
         how = {"dtype": dtype, "quantization": quantization}
-        assert placed((size + 0.1) / 0.8, 24, **how) == {"device_map": "cuda:0"}
-        assert placed((size - 0.1) / 0.8, 24, **how)["device_map"] == "auto"
-    assert placed(16, 24, device="cuda:1") == {"device_map": "cuda:1"}
-    assert placed(16, 24, model=None) == placed(16) == {"device_map": "cuda:0"}
+        assert placed((size + 0.1) / 0.8, 24, **how) == Placement("cuda:0")
+        assert placed((size - 0.1) / 0.8, 24, **how).device_map == "auto"
+    assert placed(16, 24, device="cuda:1") == Placement("cuda:1")
+    assert placed(16, 24, model=None) == placed(16) == Placement("cuda:0")
     with pytest.raises(SettingsError, match=r"33\.2 GB, more than 80% of the 40\.0 GB that are free on 2 GPUs: give"):
         placed(16, 24, dtype=torch.float32)
     qwen.config.quantization_config = {"quant_method": "awq", "bits": 4}
-    assert placed(16, 24) == {"device_map": "cuda:0"}
+    assert placed(16, 24) == Placement("cuda:0")
 
 
 def test_layers_that_no_gpu_holds_are_refused(llava_folder):
-    how = {"dtype": torch.float32, "attn_implementation": None, "quantization_config": None, "trust_remote_code": False}
+    on_disk = Placement({"model": "cpu", "lm_head": "disk"}, {0: 1})
     with pytest.raises(SettingsError, match="the GPUs are too small for the model"):
-        load_model(llava_folder, device_map={"model": "cpu", "lm_head": "disk"}, max_memory={0: 1}, **how)
+        load_model(llava_folder, WeightOptions(on_disk, torch.float32))
 
 
 @pytest.mark.parametrize(
@@ -104,13 +106,13 @@ def test_float32_only_where_the_checkpoints_precision_is_slow_and_memory_suffice
 ):
     for name in ("a", "b"):
         (tmp_path / f"{name}.safetensors").write_bytes(bytes(500))
-    monkeypatch.setattr(placement, "computes_in", lambda dtype: arithmetic)
-    monkeypatch.setattr(placement.psutil, "virtual_memory", lambda: SimpleNamespace(available=free))
-    assert placement.on_processor(own, tmp_path) == expected
+    monkeypatch.setattr(cpu, "computes_in", lambda dtype: arithmetic)
+    monkeypatch.setattr(cpu.psutil, "virtual_memory", lambda: SimpleNamespace(available=free))
+    assert cpu.on_processor(own, tmp_path) == expected
 
 
 def test_a_checkpoint_in_bfloat16(tmp_path, monkeypatch, qwen_folder):
-    monkeypatch.setattr(placement, "computes_in", lambda dtype: False)
+    monkeypatch.setattr(cpu, "computes_in", lambda dtype: False)
     folder = in_bfloat16(qwen_folder, tmp_path / "model")
     assert [load(folder, dtype=each, device="cpu").dtype for each in ("auto", "bfloat16")] == ["float32", "bfloat16"]
 

@@ -22,7 +22,8 @@ from sira_cli.analysis.bench.measure import RANDOM
 from sira_cli.errors import SettingsError
 from sira_cli.methods.base import Method
 from sira_cli.models import presets
-from sira_cli.models.placement import HalfLinear, Packing, can_pack, pick_device
+from sira_cli.models.packing import HalfLinear, Packing, can_pack
+from sira_cli.models.placement import pick_device
 from sira_cli.models.preset import ImageSettings, Preset
 from sira_cli.models.processor import load_processor
 from sira_cli.run.lvlm import Lvlm
