@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from sira_cli.errors import SettingsError
@@ -15,11 +15,10 @@ from sira_cli.models.schema import Schema
 VLLM_METHODS = [
     name for name, method in METHODS.items() if name in ("sira", "greedy") or isinstance(method, LogitsOnly)
 ]
-_REPETITION = ("repetition_penalty", "no_repeat_ngram_size")
 
 
-class Row(NamedTuple):
-    """Two features, and the message that refuses them; `{feature}` stands for its name in `check`."""
+class Conflict(NamedTuple):
+    """Two features, and the message that refuses them; `{feature}` stands for its name in messages."""
 
     one: str
     other: str
@@ -27,41 +26,49 @@ class Row(NamedTuple):
 
 
 ROWS = (
-    Row("sampling", "draws_nothing", "{sampling} needs method {draws_nothing}: set temperature to 0"),
-    Row("beams", "own_search", "{own_search} has a search of its own: leave out {beams}"),
-    *(Row(one, "one_stream", f"{{{one}}} needs method {{one_stream}}") for one in ("streams", "words", "choices")),
-    *(Row(one, "beams", f"{{{one}}} follows one text: leave out {{beams}}") for one in ("streams", "words")),
-    *(
-        Row(one, "beams", f"{{{one}}} follows one text per picture: leave out {{beams}}")
-        for one in ("no_beams", "schema", "engine")
+    Conflict("sampling", "draws_nothing", "{sampling} needs method {draws_nothing}: set temperature to 0"),
+    Conflict("beams", "own_search", "{own_search} has a search of its own: leave out {beams}"),
+    Conflict("streams", "one_stream", "{streams} needs method {one_stream}"),
+    Conflict("words", "one_stream", "{words} needs method {one_stream}"),
+    Conflict("choices", "one_stream", "{choices} needs method {one_stream}"),
+    Conflict("streams", "beams", "{streams} follows one text: leave out {beams}"),
+    Conflict("words", "beams", "{words} follows one text: leave out {beams}"),
+    Conflict("no_beams", "beams", "{no_beams} follows one text per picture: leave out {beams}"),
+    Conflict("schema", "beams", "{schema} follows one text per picture: leave out {beams}"),
+    Conflict("engine", "beams", "{engine} follows one text per picture: leave out {beams}"),
+    Conflict("choices", "think", "{choices} are scored without any reasoning before them: leave out {think}"),
+    Conflict("choices", "changes", "{choices} prints one of the given answers: leave out {changes}"),
+    Conflict("choices", "words", "{words} scores words of a text, but {choices} writes none: leave out one of them"),
+    Conflict("choices", "verify", "{verify} checks texts, but {choices} writes none: leave out one of them"),
+    Conflict("choices", "schema", "{schema} is for decoded texts, but {choices} decodes none: leave out one of them"),
+    Conflict(
+        "guide", "own_search", "{guide} continues after single tokens, but {own_search} cannot: use `verify=` flag"
     ),
-    Row("choices", "think", "{choices} are scored without any reasoning before them: leave out {think}"),
-    Row("choices", "changes", "{choices} prints one of the given answers: leave out {changes}"),
-    Row("choices", "words", "{words} scores words of a text, but {choices} writes none: leave out one of them"),
-    Row("choices", "verify", "{verify} checks texts, but {choices} writes none: leave out one of them"),
-    Row("choices", "schema", "{schema} is for decoded texts, but {choices} decodes none: leave out one of them"),
-    Row("guide", "own_search", "{guide} continues after single tokens, but {own_search} cannot: use `verify=` flag"),
-    Row("guide", "beams", "{guide} follows one text per picture: leave out {beams}, or use `verify=` flag"),
-    Row("guide", "words", "{words} scores a text as it was decoded, but {guide} changes it: use `verify=` flag"),
-    Row("guide", "no_caption", "{guide} writes captions, and this run's task is {no_caption}: use `verify=` flag"),
-    Row("guide", "schema", "{guide} writes sentences, and {schema} asks for values: use `verify=` flag"),
-    Row("best", "draws_nothing", "{best} draws captions to choose from, which needs method {draws_nothing}"),
-    Row("best", "beams", "{best} follows one text per sample: leave out {beams}, or use `verify=` flag"),
-    Row("best", "words", "{words} scores one text as it was decoded, but {best} decodes several: use `verify=` flag"),
-    Row("best", "no_caption", "{best} chooses among captions, and this run's task is {no_caption}: use `verify=` flag"),
-    Row("schema", "words", "{words} scores words of a text, but {schema} makes {made}: leave out one of them"),
-    Row("schema", "no_rows", "{schema} rules out tokens one by one, but {no_rows} has its own search"),
-    Row("schema", "changes", "{schema} makes {made}, which nothing changes: leave out {changes}"),
-    Row("engine", "other_method", "{engine} decodes with {vllm_methods} only: leave it out for {other_method}"),
-    Row(
+    Conflict("guide", "beams", "{guide} follows one text per picture: leave out {beams}, or use `verify=` flag"),
+    Conflict("guide", "words", "{words} scores a text as it was decoded, but {guide} changes it: use `verify=` flag"),
+    Conflict("guide", "no_caption", "{guide} writes captions, and this run's task is {no_caption}: use `verify=` flag"),
+    Conflict("guide", "schema", "{guide} writes sentences, and {schema} asks for values: use `verify=` flag"),
+    Conflict("best", "draws_nothing", "{best} draws captions to choose from, which needs method {draws_nothing}"),
+    Conflict("best", "beams", "{best} follows one text per sample: leave out {beams}, or use `verify=` flag"),
+    Conflict(
+        "best", "words", "{words} scores one text as it was decoded, but {best} decodes several: use `verify=` flag"
+    ),
+    Conflict(
+        "best", "no_caption", "{best} chooses among captions, and this run's task is {no_caption}: use `verify=` flag"
+    ),
+    Conflict("schema", "words", "{words} scores words of a text, but {schema} makes {made}: leave out one of them"),
+    Conflict("schema", "no_rows", "{schema} rules out tokens one by one, but {no_rows} has its own search"),
+    Conflict("schema", "changes", "{schema} makes {made}, which nothing changes: leave out {changes}"),
+    Conflict("engine", "other_method", "{engine} decodes with {vllm_methods} only: leave it out for {other_method}"),
+    Conflict(
         "engine", "guide", "{engine} writes texts in one go, which {guide} cannot: use `verify=` flag, or leave it out"
     ),
-    Row("engine", "words", "{engine} shows the contrast only, and {words} needs both streams: {leave_out}"),
-    Row("engine", "repetition", "{engine} has no {repetition}: {leave_out}"),
-    Row("engine", "loading", "{engine} loads models itself, without {loading}: {leave_out}"),
-    Row("engine", "thoughts", "{engine} rules tokens out from the first one on, also in {thoughts}: {leave_out}"),
-    Row("engine", "ruled", "{engine} rules tokens out before the rule of {ruled}: {leave_out}"),
-    Row("lists", "demo", "{lists}: the bundled model makes no list but of tags: use another preset (sira doctor)"),
+    Conflict("engine", "words", "{engine} shows the contrast only, and {words} needs both streams: {leave_out}"),
+    Conflict("engine", "repetition", "{engine} has no {repetition}: {leave_out}"),
+    Conflict("engine", "loading", "{engine} loads models itself, without {loading}: {leave_out}"),
+    Conflict("engine", "thoughts", "{engine} rules tokens out from the first one on, also in {thoughts}: {leave_out}"),
+    Conflict("engine", "ruled", "{engine} rules tokens out before the rule of {ruled}: {leave_out}"),
+    Conflict("lists", "demo", "{lists}: the bundled model makes no list but of tags: use another preset (sira doctor)"),
 )
 
 
@@ -77,45 +84,80 @@ def check(
     streams: str = "",
     engine: str = "",
 ) -> None:
-    """Check that the features of a run can be combined; `verify`: the mode of the second look."""
-    generation, named = preset.generation, f"method {method.name}"
+    """Check that the features of a run can be combined.
+
+    Args:
+        preset: the settings in force.
+        method: the decoding method.
+        task: the kind of the run's task, as `caption` or `ask`.
+        words: whether words are scored.
+        choices: the given answers, of which one is printed.
+        verify: mode of the second look: `flag`, `guide`, `best`, ...
+        schema: the schema that texts follow.
+        streams: name of the feature that looks at both streams, as messages show it.
+        engine: name of an engine other than this process.
+
+    Raises:
+        SettingsError: two of the features cannot be combined.
+    """
     tags = schema is not None and schema.as_tags
-    changes = [f"`{name}=`" for name in preset.text.given() if not (tags and name in ("prefix", "suffix"))]
-    features = {  # with their names in messages; empty: absent
-        "sampling": "sampling" * (generation.temperature > 0),
-        "beams": "`num_beams=`" * (generation.num_beams > 1),
-        "think": "`think=`" * bool(generation.think),
-        "changes": next(iter(changes), ""),
-        "own_search": named * method.own_search,
-        "no_beams": named * (Ability.BEAMS not in method.abilities),
-        "no_rows": named * (method.own_search or Ability.BATCHES not in method.abilities),
-        "one_stream": _lacking(method, Ability.TRACES),
-        "draws_nothing": _lacking(method, Ability.SAMPLING),
-        "no_caption": task * (task != "caption"),
-        "words": "`words=`" * words,
-        "choices": "`choices=`" * bool(choices),
-        "verify": "`verify=`" * bool(verify),
-        "guide": "`verify=` guide" * (verify == "guide"),
-        "best": "`verify=` best" if verify == "best" else "",
-        "schema": ("`tags=`" if tags else "`schema=`") * (schema is not None),
-        "lists": "`schema=`" * (schema is not None and schema.has_lists),
-        "demo": preset.name * (preset.name == "demo"),
-        "streams": streams,
-        "engine": f"`engine=` {engine}" * bool(engine),
-        "other_method": named * (method.name not in VLLM_METHODS),
-        "repetition": next((f"`{name}=`" for name in _REPETITION if name in preset.later()), ""),
-        "loading": next((f"`{name}=`" for name in ("quantization", "attention") if getattr(preset.load, name)), ""),
-        "thoughts": "`think=`" * bool(generation.think and schema is not None),
-        "ruled": named * (isinstance(method, LogitsOnly) and schema is not None),
-    }
-    for row in ROWS:
-        if features[row.one] and features[row.other]:
-            made, leave_out = "tags" if tags else "JSON", "leave one of them out"
-            names = ", ".join(VLLM_METHODS)
-            raise SettingsError(row.message.format(**features, made=made, leave_out=leave_out, vllm_methods=names))
+    as_schema = "`tags=`" if tags else "`schema=`"
+    rows = (
+        *_of_method(method, schema),
+        *_of_preset(preset, schema),
+        ("no_caption", task != "caption", task),
+        ("words", words, "`words=`"),
+        ("choices", choices, "`choices=`"),
+        ("verify", verify, "`verify=`"),
+        ("guide", verify == "guide", "`verify=` guide"),
+        ("best", verify == "best", "`verify=` best"),
+        ("schema", schema is not None, as_schema),
+        ("lists", schema is not None and schema.has_lists, "`schema=`"),
+        ("streams", streams, streams),
+        ("engine", engine, f"`engine=` {engine}"),
+    )
+    names = {feature: shown for feature, present, shown in rows if present}
+    for conflict in ROWS:
+        if conflict.one in names and conflict.other in names:
+            made = "tags" if tags else "JSON"
+            able = ", ".join(VLLM_METHODS)
+            message = conflict.message.format(**names, made=made, leave_out="leave one of them out", vllm_methods=able)
+            raise SettingsError(message)
 
 
-def _lacking(method: Method, ability: Ability) -> str:
-    """Return the methods with an ability, and this one; empty if it has it."""
+Feature = tuple[str, object, str]  # its name in `ROWS`, whether a run has it, its name in messages
+
+
+def _of_method(method: Method, schema: Schema | None) -> Iterator[Feature]:
+    shown = f"method {method.name}"
+    abilities = method.abilities
+    yield "own_search", method.own_search, shown
+    yield "no_beams", Ability.BEAMS not in abilities, shown
+    yield "no_rows", method.own_search or Ability.BATCHES not in abilities, shown
+    yield "one_stream", Ability.TRACES not in abilities, _instead_of(method, Ability.TRACES)
+    yield "draws_nothing", Ability.SAMPLING not in abilities, _instead_of(method, Ability.SAMPLING)
+    yield "other_method", method.name not in VLLM_METHODS, shown
+    yield "ruled", isinstance(method, LogitsOnly) and schema is not None, shown
+
+
+def _of_preset(preset: Preset, schema: Schema | None) -> Iterator[Feature]:
+    generation = preset.generation
+    yield "sampling", generation.temperature > 0, "sampling"
+    yield "beams", generation.num_beams > 1, "`num_beams=`"
+    yield "think", generation.think, "`think=`"
+    yield "thoughts", generation.think and schema is not None, "`think=`"
+    yield "demo", preset.name == "demo", preset.name
+    changes = list(preset.text.given())
+    if schema is not None and schema.as_tags:
+        changes = [name for name in changes if name not in ("prefix", "suffix")]
+    yield "changes", changes, f"`{changes[0]}=`" if changes else ""
+    for name in ("no_repeat_ngram_size", "repetition_penalty"):  # of two that are set, the last one is named
+        yield "repetition", name in preset.later(), f"`{name}=`"
+    for name in ("attention", "quantization"):
+        yield "loading", getattr(preset.load, name), f"`{name}=`"
+
+
+def _instead_of(method: Method, ability: Ability) -> str:
+    """Return the methods with an ability, and this one, which lacks it."""
     able = " or ".join(name for name, other in METHODS.items() if ability in other.abilities)
-    return "" if ability in method.abilities else f"{able}, not {method.name}"
+    return f"{able}, not {method.name}"
