@@ -126,7 +126,7 @@ class _ModelAlone:
         self.find_image = config.image_tokens.resolve(model.config).find
 
     def chat_inputs(
-        self, images: Sequence[Shown], prompts: Sequence[Prompt], *, system: str = ""
+        self, images: Sequence[Shown], prompts: Sequence[Prompt], *, system: str | None = None
     ) -> Mapping[str, Tensor]:
         """Refuse: only a processor can build a new prompt."""
         raise SettingsError(

@@ -42,9 +42,14 @@ class PromptMaker(Protocol):
         ...
 
     def chat_inputs(
-        self, images: Sequence[Shown], prompts: Sequence[Prompt], *, system: str = ""
+        self, images: Sequence[Shown], prompts: Sequence[Prompt], *, system: str | None = None
     ) -> Mapping[str, Tensor]:
-        """Return B pictures and prompts in the checkpoint's chat format, left-padded, on the CPU."""
+        """Return B pictures and prompts in the checkpoint's chat format, left-padded, on the CPU.
+
+        Args:
+            images, prompts: B of each.
+            system: the system message; None: the preset's.
+        """
         ...
 
 

@@ -262,9 +262,18 @@ class VllmLvlm(Lvlm):
         """Return a runner that keeps vLLM busy."""
         return Together(self, task, self.texts.at_once, AHEAD, done=done)
 
-    def chat_inputs(self, images: Sequence[Shown], prompts: Sequence[Prompt], **how: Any) -> Any:
+    def chat_inputs(
+        self,
+        images: Sequence[Shown],
+        prompts: Sequence[Prompt],
+        *,
+        system: str | None = None,
+        skip_thought: bool = False,
+        as_text: bool = True,
+    ) -> Any:
         """Return prompts for vLLM, which makes the tensors itself."""
-        images, texts = self._padded(images), super().chat_inputs(images, prompts, **how, as_text=True)
+        texts = super().chat_inputs(images, prompts, system=system, skip_thought=skip_thought, as_text=True)
+        images = self._padded(images)
         bos = self.processor.tokenizer.bos_token  # as in transformers' own `apply_chat_template`
         ids = [
             self.processor.tokenizer.encode(text, add_special_tokens=bos is None or not text.startswith(bos))
