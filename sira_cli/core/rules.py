@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterator
 from contextlib import contextmanager
 from threading import local
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -14,7 +14,15 @@ if TYPE_CHECKING:
 RULED_OUT = -1e30  # smaller than the logit of any token that may be picked
 
 
-_cut_offs = local()  # `kept`: the arguments of this thread's latest `plausible` call; absent: they are not kept
+_cut_offs = local()  # `kept`: the `CutOff` of this thread's latest `plausible` call; absent: it is not kept
+
+
+class CutOff(NamedTuple):
+    """The arguments of `plausible`."""
+
+    scores: Tensor  # [..., V]
+    z: Tensor  # [..., V]
+    beta: float
 
 
 def contrast(z: Tensor, z_contrast: Tensor, alpha: float) -> Tensor:
@@ -29,7 +37,7 @@ def contrast(z: Tensor, z_contrast: Tensor, alpha: float) -> Tensor:
 def plausible(scores: Tensor, z: Tensor, beta: float) -> Tensor:
     """Set scores to -inf where z is below max z + ln beta (APC; Li et al. 2023, arXiv:2210.15097)."""
     if hasattr(_cut_offs, "kept"):
-        _cut_offs.kept = scores, z, beta
+        _cut_offs.kept = CutOff(scores, z, beta)
     return cut_off(scores, z, beta)
 
 
@@ -49,7 +57,7 @@ def cut_offs_kept() -> Iterator[None]:
         del _cut_offs.kept
 
 
-def newest_cut_off() -> tuple[Tensor, Tensor, float] | None:
+def newest_cut_off() -> CutOff | None:
     """Return the arguments of the newest `plausible`; None without one, or outside `cut_offs_kept`."""
     return getattr(_cut_offs, "kept", None)
 
@@ -58,6 +66,7 @@ def kl_divergence(log_p: Tensor, log_q: Tensor) -> Tensor:
     """Return KL(p || q) in nats: log probabilities `[..., V]` -> float64 `[...]` on the CPU; p = 0 counts 0."""
     import torch
 
-    log_p, log_q = log_p.cpu().double(), log_q.cpu().double()  # Apple's GPUs have no float64
+    log_p = log_p.cpu().double()  # Apple's GPUs have no float64
+    log_q = log_q.cpu().double()
     terms = torch.where(log_p.isneginf(), 0.0, log_p.exp() * (log_p - log_q))  # [..., V]
     return terms.sum(dim=-1).clamp(min=0)  # rounding can push the sum below 0

@@ -264,6 +264,7 @@ class LoadedModel(PromptInputs):
         on_new: Callable[[list[int]], None] | None = None,
         seeds: Sequence[int] | None = None,
         task: str = "caption",
+        start: Start | None = None,
         trail: Trail | None = None,
         schemas: Sequence[Schema | None] | None = None,
     ) -> list[Answer]:
@@ -272,7 +273,7 @@ class LoadedModel(PromptInputs):
         Args:
             inputs: from `prepare`.
             words: whether words are scored.
-            on_text, on_tokens, on_new, seeds, task, trail, schemas: as for `generate`.
+            on_text, on_tokens, on_new, seeds, task, start, trail, schemas: as for `generate`.
         """
         inputs = self.to_device(inputs)
         scores = WordScores(self.parser, self.sira.alpha)
@@ -289,6 +290,7 @@ class LoadedModel(PromptInputs):
             on_new=on_new,
             seeds=seeds,
             task=task,
+            start=start,
             trail=trail,
             schemas=schemas,
         ).tolist()

@@ -47,14 +47,17 @@ class RowSampler(LogitsProcessor):
     def __init__(self, seeds: Sequence[int], drawn: int = 0) -> None:
         """Begin texts of B rows with these seeds; the first `drawn` numbers of each are skipped."""
         self._generators = [torch.Generator().manual_seed(seed) for seed in seeds]
-        for generator in self._generators:
-            for _ in range(drawn):
-                torch.rand((1,), generator=generator, dtype=torch.float64)
+        for _ in range(drawn):
+            self._uniform()
 
     def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
         """Return scores `[B, V]`, -inf except at the picked tokens, by inverting each row's cumulative sum."""
-        uniform = [torch.rand((1,), generator=generator, dtype=torch.float64) for generator in self._generators]
-        return pick(scores, torch.stack(uniform))
+        return pick(scores, self._uniform())
+
+    def _uniform(self) -> Tensor:
+        """Return the next number of each row, `[B, 1]`."""
+        numbers = [torch.rand((1,), generator=generator, dtype=torch.float64) for generator in self._generators]
+        return torch.stack(numbers)
 
 
 def pick(scores: Tensor, uniform: Tensor) -> Tensor:
@@ -100,13 +103,16 @@ class RepetitionPenalty(LogitsProcessor):
     """That of transformers, which looks past padding from 5.23 on only."""
 
     def __init__(self, penalty: float, padding: torch.Tensor) -> None:
-        self._penalty, self._padding = penalty, padding[:, None]
+        self._penalty = penalty
+        self._padding = padding[:, None]
 
     def __call__(self, input_ids: torch.LongTensor, scores: torch.Tensor) -> torch.Tensor:
         """Return `scores [B, V]` with those of all tokens in `input_ids [B, S]` made smaller."""
-        here = torch.arange(input_ids.shape[1], device=input_ids.device) >= self._padding.to(input_ids.device)
-        seen = torch.zeros_like(scores).scatter_add(1, input_ids, here.to(scores.dtype)) > 0
-        return torch.where(seen, torch.where(scores < 0, scores * self._penalty, scores / self._penalty), scores)
+        columns = torch.arange(input_ids.shape[1], device=input_ids.device)
+        counted = columns >= self._padding.to(input_ids.device)  # [B, S]
+        seen = torch.zeros_like(scores).scatter_add(1, input_ids, counted.to(scores.dtype)) > 0  # [B, V]
+        smaller = torch.where(scores < 0, scores * self._penalty, scores / self._penalty)
+        return torch.where(seen, smaller, scores)
 
 
 class NoRepeatedNgrams(NoRepeatNGramLogitsProcessor):
@@ -120,15 +126,23 @@ class NoRepeatedNgrams(NoRepeatNGramLogitsProcessor):
 
 
 def masked(texts: Sequence[FollowingText | None], scores: Tensor) -> Tensor:
-    """Rule out the tokens that break each text's schema, as `without` does."""
-    rows = [None if text is None else text.allowed() for text in texts]
-    if not any(rows):
+    """Rule out the tokens that break each text's schema, as `without` does.
+
+    Args:
+        texts: B texts so far; None: without a schema.
+        scores: `[B, V]`.
+    """
+    allowed = [None if text is None else text.allowed() for text in texts]
+    if not any(allowed):
         return scores
-    width, (count, size) = max(len(row or b"") for row in rows), scores.shape
-    packed = torch.frombuffer(bytearray(b"".join(row or bytes(width) for row in rows)), dtype=torch.uint8)
-    bits = packed.view(count, width, 1).to(scores.device) & _BITS.to(scores.device)  # [B, W, 8]
-    ruled_out = F.pad(bits.flatten(1) == 0, (0, max(0, size - 8 * width)), value=True)[:, :size]  # [B, V]
-    ruled_out &= torch.tensor([[row is not None] for row in rows], device=scores.device)
+    ruled_out = torch.zeros_like(scores, dtype=torch.bool)  # [B, V]
+    size = scores.shape[1]
+    for row, packed in enumerate(allowed):
+        if packed is not None:
+            numbers = torch.frombuffer(bytearray(packed), dtype=torch.uint8)  # [W], a bit per token
+            bits = numbers[:, None].to(scores.device) & _BITS.to(scores.device)  # [W, 8]
+            missing = max(0, size - bits.numel())
+            ruled_out[row] = F.pad(bits.flatten() == 0, (0, missing), value=True)[:size]
     return without(scores, ruled_out)
 
 
@@ -137,7 +151,8 @@ class SchemaMask(LogitsProcessor):
 
     def __init__(self, texts: Sequence[FollowingText | None], prompt: int) -> None:
         """Begin the texts after `prompt` columns."""
-        self._texts, self._read = texts, prompt
+        self._texts = texts
+        self._read = prompt
 
     def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
         """Return `scores [B, V]` with -inf at tokens that may not follow; `input_ids [B, S]` are all tokens so far."""
@@ -152,16 +167,19 @@ class SchemaMask(LogitsProcessor):
 def without(scores: Tensor, ruled_out: Tensor) -> Tensor:
     """Return scores `[B, V]` with -inf at tokens that are ruled out; a cut-off that leaves none is applied again."""
     left = scores.masked_fill(ruled_out, -math.inf)
-    if (own := newest_cut_off()) is not None:
-        before, z = (each.masked_fill(ruled_out, -math.inf) for each in uncut(scores))
-        nothing_left = (left == -math.inf).all(dim=-1, keepdim=True)  # [B, 1]
-        left = torch.where(nothing_left, cut_off(before, z, own[2]), left)
-    return left
+    newest = newest_cut_off()
+    if newest is None:
+        return left
+    before, z = uncut(scores)
+    again = cut_off(before.masked_fill(ruled_out, -math.inf), z.masked_fill(ruled_out, -math.inf), newest.beta)
+    nothing_left = (left == -math.inf).all(dim=-1, keepdim=True)  # [B, 1]
+    return torch.where(nothing_left, again, left)
 
 
 def uncut(scores: Tensor) -> tuple[Tensor, Tensor]:
     """Return a method's scores `[B, V]` before its cut-off, and the logits it goes by; without one, twice `scores`."""
-    if (own := newest_cut_off()) is None:
+    newest = newest_cut_off()
+    if newest is None:
         return scores, scores
-    before, z = (each[: len(scores)].to(scores.device) for each in own[:2])
-    return before, z
+    rows = len(scores)
+    return newest.scores[:rows].to(scores.device), newest.z[:rows].to(scores.device)
