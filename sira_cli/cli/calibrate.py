@@ -29,8 +29,11 @@ if TYPE_CHECKING:
     from sira_cli.run.lvlm import Lvlm
     from sira_cli.run.output import Files
 
-FILE_QUESTIONS, SCENE_QUESTIONS, QUESTION_BATCH = 1500, 600, 32  # of ict; the batch is of scenes
-PICTURES, PICTURE_BATCH = 32, 16  # of maskcd
+FILE_QUESTIONS = 1500  # of ict
+SCENE_QUESTIONS = 600  # of ict, about drawn scenes
+QUESTION_BATCH = 32  # of ict, about drawn scenes
+PICTURES = 32  # of maskcd
+PICTURE_BATCH = 16  # of maskcd and vti, of drawn scenes
 PAIRS = 70  # of vti
 SCENES = 600  # of support
 
@@ -59,11 +62,14 @@ class CalibrationOptions(groups.Group):
         """Write a calibration where `load` finds it, or to `output`, and a preset that names it."""
         from sira_cli.models.presets import calibration_path
 
-        kind, origin = calibration.origin.kind, calibration.origin
+        origin = calibration.origin
+        kind = origin.kind
         path = self.output or calibration_path(kind, origin.model, origin.revision)
         calibration.write(path)
-        by_hand = f"use it with --method {kind} --set calibration={path}"
-        note(f"{path}: {f'--method {kind} finds it by the model' if self.output is None else by_hand}")
+        if self.output is None:
+            note(f"{path}: --method {kind} finds it by the model")
+        else:
+            note(f"{path}: use it with --method {kind} --set calibration={path}")
         if self.write_preset is not None:
             own = {**preset.methods.get(kind, {}), "calibration": str(path.resolve())}
             preset = preset.model_copy(update={"methods": {**preset.methods, kind: own}})
@@ -107,12 +113,13 @@ def ict(
 
     preset = choose_preset(model)
 
-    drawn, folder = are_drawn(preset, questions, images, scenes, "--questions FILE..."), images or Path()
+    drawn = are_drawn(preset, questions, images, scenes, "--questions FILE...")
     if drawn and annotations is not None:
         raise SettingsError(NOT_BOTH)
     if drawn:
         asked = labelled_questions(limit or SCENE_QUESTIONS)
     else:
+        folder = images or Path()
         most = limit or FILE_QUESTIONS // len(questions or [])
         asked = with_places(questions or [], folder, most, annotations)
         check_images(folder, asked.pictures)
@@ -120,7 +127,8 @@ def ict(
         note("without --annotations the places of objects are unknown: the image level only")
     lvlm = load_model(preset, model, "greedy", pictures=() if drawn else asked.files())
     files.check_place("ict", lvlm)
-    outputs, tensors = Units["Tensor"](), dict[str, "Tensor"]()
+    outputs = Units["Tensor"]()
+    tensors = dict[str, "Tensor"]()
     events = train(lvlm, asked, outputs, tensors, batch_size or (QUESTION_BATCH if drawn else 1))
     failures = show_stages(events, len(asked.pictures))
     made = calibration(lvlm, asked, outputs, tensors)
@@ -164,59 +172,75 @@ def support(
     enough.
     """
     check_preset_file(write_preset, target.overwrite)
-    labelled, drawn, truth = labels is not None, scenes or (limit and not controls), "a folder of COCO's annotations"
-    for refused, message in (
-        (controls and labelled, "--controls needs no labels: leave out --labels"),
-        (controls and not paths, "--controls is for captions, such as `sira caption -o FILE` writes: give PATH"),
-        (
-            not controls and (answers or objects),
-            "--answers and --objects are for --controls: records hold their answers already",
-        ),
-        (paths and drawn, "--scenes and --limit are for drawn scenes: leave out PATH, or these"),
-        (labelled and not paths, "--labels is for records: also give PATH"),
-        (paths and not controls and not labelled, f"give the ground truth: --labels PATH, {truth} or a FILE.json"),
-    ):
-        if refused:
-            raise SettingsError(message)
+    _check_sources(paths, labels, controls, answers or objects, scenes or (limit and not controls))
     preset = choose_preset(model)
     if labels is not None:
         from sira_cli.analysis.calibration.support import from_files
 
-        report = from_files(list(map(Path, paths or ())), labels)
+        report = from_files([Path(path) for path in paths or ()], labels)
     elif paths:
         from sira_cli.run.output import Files
 
         files = Files(answers, overwrite=target.overwrite, retry_errors=True)
         report = _by_controls(paths, limit, objects, files, preset, model)
     else:
-        from sira_cli.models.presets import BUNDLED
-
-        if not scenes and preset.model != BUNDLED:
-            raise SettingsError(
-                "name files of records, which `sira caption --verify flag -o captions.jsonl` writes, or give --scenes "
-                "(-p demo: the bundled model on drawn scenes)"
-            )
-        lvlm = load_model(preset, model, "sira", pictures=())
-        from sira_cli.demo.labelled import scene_report
-
-        with Progress.on_terminal("scenes", limit or SCENES) as progress:
-            report = scene_report(lvlm, limit or SCENES, progress.reach)
+        report = _by_scenes(preset, model, limit or SCENES, scenes)
     if write_preset is not None and report.source.model != preset.model:
         raise SettingsError(
             f"--write-preset: the records are of {report.source.model}, the preset is for {preset.model}: "
             "give the records' model with --preset or --model"
         )
     show_report(report, target.as_json, target.output)
-    for doubt in () if target.as_json else report.doubts():
-        note(doubt)
+    if not target.as_json:
+        for doubt in report.doubts():
+            note(doubt)
     if write_preset is not None:
         verify = preset.verify.model_copy(update={"min_support": report.threshold})
-        how = f"min_support by sira calibrate support{' --controls' * controls} on {report.pictures} pictures"
+        command = "sira calibrate support --controls" if controls else "sira calibrate support"
+        how = f"min_support by {command} on {report.pictures} pictures"
         holds = f"min_support = {report.threshold:g}"
         save_preset(preset.model_copy(update={"verify": verify}), write_preset, how, holds)
     if report.failed:
         say(f"{report.failed} of {report.pictures + report.failed} failed")
         raise typer.Exit(3)
+
+
+def _check_sources(
+    paths: list[str] | None, labels: Path | None, controls: bool, for_controls: Path | str | None, drawn: int | None
+) -> None:
+    """Check that captions and the truth about them fit together: labels, controls, or drawn scenes."""
+    for refused, message in (
+        (controls and labels, "--controls needs no labels: leave out --labels"),
+        (controls and not paths, "--controls is for captions, such as `sira caption -o FILE` writes: give PATH"),
+        (
+            for_controls and not controls,
+            "--answers and --objects are for --controls: records hold their answers already",
+        ),
+        (paths and drawn, "--scenes and --limit are for drawn scenes: leave out PATH, or these"),
+        (labels and not paths, "--labels is for records: also give PATH"),
+        (
+            paths and not controls and not labels,
+            "give the ground truth: --labels PATH, a folder of COCO's annotations or a FILE.json",
+        ),
+    ):
+        if refused:
+            raise SettingsError(message)
+
+
+def _by_scenes(preset: Preset, model: ResearchModelOptions, count: int, scenes: bool) -> SupportReport:
+    """Caption drawn scenes, and find the threshold."""
+    from sira_cli.models.presets import BUNDLED
+
+    if not scenes and preset.model != BUNDLED:
+        raise SettingsError(
+            "name files of records, which `sira caption --verify flag -o captions.jsonl` writes, or give --scenes "
+            "(-p demo: the bundled model on drawn scenes)"
+        )
+    lvlm = load_model(preset, model, "sira", pictures=())
+    from sira_cli.demo.labelled import scene_report
+
+    with Progress.on_terminal("scenes", count) as progress:
+        return scene_report(lvlm, count, progress.reach)
 
 
 def _by_controls(
@@ -231,8 +255,8 @@ def _by_controls(
     from sira_cli.run.output import Output
     from sira_cli.run.run import run
 
-    captions = find_captions(paths, limit=limit)
-    pictures, verify = captions.pictures, Verify(words=find_words(objects))
+    pictures = find_captions(paths, limit=limit).pictures
+    verify = Verify(words=find_words(objects))
     finder = ObjectFinder(verify, preset)
     if finder.asks:
         raise SettingsError("--controls needs a list of objects: give --objects FILE")
@@ -271,7 +295,8 @@ def maskcd(
 
     if scenes and paths:
         raise SettingsError("give pictures, or --scenes, not both")
-    drawn, limit = scenes or (not paths and preset.model == BUNDLED), selection.limit or PICTURES
+    limit = selection.limit or PICTURES
+    drawn = scenes or (not paths and preset.model == BUNDLED)
     if drawn:
         from sira_cli.demo.questions import validation_pictures
 
