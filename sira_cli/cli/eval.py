@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -25,6 +25,10 @@ if TYPE_CHECKING:
     from sira_cli.eval.answers import Answers
     from sira_cli.eval.benchmark import AnswerFiles, Benchmark
     from sira_cli.eval.report import EvalReport
+    from sira_cli.look.claims import Verify
+    from sira_cli.methods.base import Method
+    from sira_cli.models.preset import Preset
+    from sira_cli.pictures.find import Shard
     from sira_cli.run.lvlm import Lvlm
 
 FILES = {"csv": ".csv", "latex": ".tex"}  # options of tables in files, with the endings of their names
@@ -90,9 +94,12 @@ def eval_benchmarks(
         return
     spell({option.name: "--option" for card in cards for option in card.options})
     given = options_of_each(cards, options.own_options or (), answered=bool(options.answers))
-    single = len(cards) == 1 and (options.images is not None or options.answers)
-    folder = None if single else _folder(paths or [], options)
-    files = [card.files_in(paths or []) if folder is None else _in_folder(card, folder) for card in cards]
+    folder = None
+    if len(cards) == 1 and (options.images is not None or options.answers):
+        files = [cards[0].files_in(paths or [])]
+    else:
+        folder = _folder(paths or [], options)
+        files = [_in_folder(card, folder) for card in cards]
     _check(options, model, decoding)
     sources: Sequence[AnswerFiles] = ()
     if options.answers:
@@ -107,18 +114,12 @@ def eval_benchmarks(
         reports = [_read(benchmarks[0], sources, options, model)]
     else:
         reports = _ask(benchmarks, folder, options, model, decoding)
-    if options.json:
-        print(*(report.to_json() for report in reports), sep="\n", end="\n" * bool(reports))
-    elif len(reports) == 1:
-        print_tables(reports[0].table())
-    elif reports:
-        from sira_cli.eval.combined import Combined
-
-        combined = Combined.of(reports)
-        print_tables([combined.table(), *combined.legend()])
-    _save_tables(reports, options)
-    if failed := {failure.picture for report in reports for failure in report.failures}:
-        say(f"{len(failed)} picture{'s' * (len(failed) > 1)} failed; their questions are left out of all figures")
+    if reports:
+        _show(reports, options)
+    failed = {failure.picture for report in reports for failure in report.failures}
+    if failed:
+        pictures = "1 picture" if len(failed) == 1 else f"{len(failed)} pictures"
+        say(f"{pictures} failed; their questions are left out of all figures")
         raise typer.Exit(3)
 
 
@@ -145,18 +146,15 @@ def _list(cards: list[Card]) -> None:
 
 
 def _check(options: EvalOptions, model: ModelOptions, decoding: MethodsOptions) -> None:
-    """Check options that exclude each other, --shard and --output."""
-    from sira_cli.pictures.find import Shard
-
+    """Check options that exclude each other, and files that are written."""
     output = options.output
     if options.images is not None and options.answers:
         raise SettingsError("give --images FOLDER to ask the model, or --answers FILE to score answers: one of the two")
     if options.answers:
         runs = [name for name in groups.given(options) if name in FOR_RUNS]
-        for name in [*runs, *(name for name in groups.given(model, decoding) if name not in ("preset", "model"))]:
+        runs += [name for name in groups.given(model, decoding) if name not in ("preset", "model")]
+        for name in runs:
             raise SettingsError(f"--{name} is for runs: leave it out, or give --images instead of --answers")
-    if options.shard is not None:
-        Shard.parse(options.shard)
     if output is not None and (output.is_file() or output.suffix == ".jsonl"):
         raise SettingsError(f"--output {output}: expected a folder: a run writes several files")
     for name, ending in FILES.items():
@@ -177,10 +175,11 @@ def _folder(paths: Sequence[Path], options: EvalOptions) -> Path:
             "give one benchmark's files with --images FOLDER to ask the model or --answers FILE to score answers, "
             f"or one PATH, a folder of benchmarks: got {len(paths)}"
         )
-    if given := [name for name in ("answers", "shard") if getattr(options, name)]:
-        raise SettingsError(
-            f"--{given[0]} is for one benchmark: name it, and give --images or --answers; or leave it out"
-        )
+    for name in ("answers", "shard"):
+        if getattr(options, name):
+            raise SettingsError(
+                f"--{name} is for one benchmark: name it, and give --images or --answers; or leave it out"
+            )
     if not paths[0].is_dir():
         raise SettingsError(f"{paths[0]}: is not a folder")
     return paths[0]
@@ -188,7 +187,8 @@ def _folder(paths: Sequence[Path], options: EvalOptions) -> Path:
 
 def _in_folder(card: Card, folder: Path) -> list[Path]:
     """Return the data of a benchmark in a folder of benchmarks."""
-    if not (data := folder / card.folder).is_dir():
+    data = folder / card.folder
+    if not data.is_dir():
         raise SettingsError(
             f"{folder}: has no folder {card.folder} with {card.files}; to give {card.name}'s files themselves, add "
             "`images=` FOLDER to ask the model, or `answers=` FILE to score answers"
@@ -232,60 +232,50 @@ def _ask(
     """Ask one model all questions of some benchmarks, and report on each; a shard has no report."""
     from sira_cli.eval.evaluation import Evaluation, has_captions, pictures_of, with_controls
     from sira_cli.eval.report import find_model
-    from sira_cli.look.claims import Verify
-    from sira_cli.models import combinations
     from sira_cli.pictures.find import Shard
 
-    images = _images(benchmarks, folder, options)
-    pictures = [picture for one in benchmarks for picture in pictures_of(one, images)]
-    named, every, lvlm = method_names(decoding.method), decoding.method.strip() == ALL, None
+    shard = None if options.shard is None else Shard.parse(options.shard)
+    images = _images(benchmarks, folder, options.images or "", shard)
+    named = method_names(decoding.method)
+    every = decoding.method.strip() == ALL  # that the model can run
     methods = choose_each(with_controls(named, options.against), model, decoding)
     preset, first = next(iter(methods.values()))
-    output = options.output
-    if folder is not None and output is None:
-        output = folder / ANSWERS / (preset.name or preset.model).replace("/", "--")
-        note(f"answers are kept in {output}")
-    outputs = [output if output is None or folder is None else output / one.name for one in benchmarks]
-    for one, own in zip(benchmarks, outputs, strict=True) if not options.overwrite else ():
-        _check_report(one, own)
-    if every and options.engine == "local":  # those that the model can run, which is loaded to find them
-        lvlm = load_model(preset, model, "greedy", pictures=pictures)
-        methods = able(lvlm, methods)
-    looks: dict[str, Verify] = {}
-    if options.verify is not None:
-        note_threshold(Verify(mode=options.verify), preset)
-        for name in filter(methods.__contains__, named):
-            try:
-                combinations.check(*methods[name], verify=options.verify)
-                looks[name] = Verify(mode=options.verify)
-            except SettingsError as error:
-                if not every:
-                    raise
-                note(f"{name} has no second look: {error}")
+    outputs = _outputs(benchmarks, folder, options, preset)
 
     @functools.cache
     def load() -> Lvlm:
         if options.engine == "vllm":
             return load_in_vllm(preset, model, first, options.batch_size, 1)
-        return lvlm or load_model(preset, model, first, pictures=pictures)
+        pictures = [picture for benchmark in benchmarks for picture in pictures_of(benchmark, images)]
+        return load_model(preset, model, "greedy" if every else first, pictures=pictures)
 
-    how: dict[str, Any] = {"overwrite": options.overwrite, "retry_errors": options.retry_errors}
-    how |= {"batch_size": options.batch_size, "shard": options.shard and Shard.parse(options.shard)}
-    how["settings"] = {} if decoding.max_new_tokens is None else {"max_new_tokens": decoding.max_new_tokens}
-    evaluations = []
-    for one, own in zip(benchmarks, outputs, strict=True):
-        look = looks if len(benchmarks) == 1 or has_captions(one) else {}
-        evaluations.append(Evaluation(one, images, methods, output=own, looks=look, **how))
-    for name, under in methods.items() if options.engine != "local" else ():
-        if name not in evaluations[0].not_run:
-            combinations.check(*under, verify=options.verify, engine=options.engine)
+    if every and options.engine == "local":
+        methods = able(load(), methods)
+    asked = {name: methods[name] for name in named if name in methods}
+    looks = _looks(asked, preset, options, every=every)
+    evaluations = [
+        Evaluation(
+            benchmark,
+            images,
+            methods,
+            output=output,
+            overwrite=options.overwrite,
+            retry_errors=options.retry_errors,
+            batch_size=options.batch_size,
+            shard=shard,
+            settings={} if decoding.max_new_tokens is None else {"max_new_tokens": decoding.max_new_tokens},
+            looks=looks if len(benchmarks) == 1 or has_captions(benchmark) else {},
+            engine="vllm" if options.engine == "vllm" else "",
+        )
+        for benchmark, output in zip(benchmarks, outputs, strict=True)
+    ]
     paper = find_model((preset.name, preset.model)) if options.paper else ""
     reports = []
-    for benchmark, evaluation, output in zip(benchmarks, evaluations, outputs, strict=True):
+    for evaluation, output in zip(evaluations, outputs, strict=True):
         with resumable(output is not None, options.overwrite):
             show_stages(evaluation.events(load))
-        if options.shard is None:
-            reports.append(_report(benchmark, evaluation.answers, paper, output))
+        if shard is None:
+            reports.append(_report(evaluation.benchmark, evaluation.answers, paper, output))
             continue
         note(f"shard {options.shard} is done: when all are, score them: --answers {output}")
         if any(answers.failures for answers in evaluation.answers):
@@ -293,30 +283,73 @@ def _ask(
     return reports
 
 
-def _images(benchmarks: Sequence[Benchmark], folder: Path | None, options: EvalOptions) -> Path:
+def _outputs(
+    benchmarks: Sequence[Benchmark], folder: Path | None, options: EvalOptions, preset: Preset
+) -> list[Path | None]:
+    """Return the folder of each benchmark's answers; None: they are not kept."""
+    output = options.output
+    if folder is None:
+        outputs = [output for _ in benchmarks]
+    else:
+        if output is None:
+            output = folder / ANSWERS / (preset.name or preset.model).replace("/", "--")
+            note(f"answers are kept in {output}")
+        outputs = [output / benchmark.name for benchmark in benchmarks]
+    if not options.overwrite:
+        for benchmark, output in zip(benchmarks, outputs, strict=True):
+            _check_report(benchmark, output)
+    return outputs
+
+
+def _looks(
+    methods: Mapping[str, tuple[Preset, Method]], preset: Preset, options: EvalOptions, *, every: bool
+) -> dict[str, Verify]:
+    """Return the second look of each method; with `every`, of those that can have one."""
+    from sira_cli.look.claims import Verify
+    from sira_cli.models import combinations
+
+    looks: dict[str, Verify] = {}
+    if options.verify is None:
+        return looks
+    look = Verify(mode=options.verify)
+    note_threshold(look, preset)
+    for name, under in methods.items():
+        try:
+            combinations.check(*under, verify=options.verify)
+            looks[name] = look
+        except SettingsError as error:
+            if not every:
+                raise
+            note(f"{name} has no second look: {error}")
+    return looks
+
+
+def _images(benchmarks: Sequence[Benchmark], folder: Path | None, given: str, shard: Shard | None) -> Path:
     """Return the folder of pictures; those at a URL are fetched first, into `images/` or the cache."""
     from sira_cli.cli.terminal.fetching import fetch_missing
     from sira_cli.eval.evaluation import picture_names
     from sira_cli.models.presets import cache
     from sira_cli.pictures.fetching import check_web_folder, folder_name
-    from sira_cli.pictures.find import Shard
     from sira_cli.pictures.web import is_web
 
-    given = options.images or ""
     if not is_web(given):
         return Path(given) if given or folder is None else folder / "images"
     check_web_folder(given)
     place = cache() / "pictures" / folder_name(given) if folder is None else folder / "images"
-    shard = None if options.shard is None else Shard.parse(options.shard)
     for benchmark in benchmarks:
-        names = [name for name in picture_names(benchmark) if shard is None or shard.holds(name)]
+        names = picture_names(benchmark)
+        if shard is not None:
+            names = [name for name in names if shard.holds(name)]
         fetch_missing(given, names, place)
     return place
 
 
 def _check_report(benchmark: Benchmark, output: Path | None) -> None:
     """Check that a report in the output folder, which will be replaced, is of the same benchmark."""
-    if output is None or not (path := output / "report.json").exists():
+    if output is None:
+        return
+    path = output / "report.json"
+    if not path.exists():
         return
     try:
         before = from_json(path.read_bytes())["benchmark"]
@@ -326,14 +359,19 @@ def _check_report(benchmark: Benchmark, output: Path | None) -> None:
         raise SettingsError(f"--output: {path} holds the report of {before}: give another folder")
 
 
-def _save_tables(reports: Sequence[EvalReport], options: EvalOptions) -> None:
-    """Write the main figures of reports to the files that are given."""
-    if options.csv is None and options.latex is None:
-        return
+def _show(reports: Sequence[EvalReport], options: EvalOptions) -> None:
+    """Print the figures of reports, and write the main ones to the files that are given."""
     from sira_cli.eval.combined import Combined
     from sira_cli.files import write_whole
 
     combined = Combined.of(reports)
+    if options.json:
+        for report in reports:
+            print(report.to_json())
+    elif len(reports) == 1:
+        print_tables(reports[0].table())
+    else:
+        print_tables([combined.table(), *combined.legend()])
     if options.csv is not None:
         write_whole(options.csv, combined.to_csv().encode())
     if options.latex is not None:

@@ -125,6 +125,7 @@ class Evaluation:
         output: folder of the answers, with which a stopped evaluation continues; None: a temporary one.
         settings: generation settings that replace a part's own.
         looks: second looks by method: the captions are also asked for with them, as those of a method `sira+guide`.
+        engine: `vllm` if that decodes, so that what it cannot do is refused; empty: a model in this process.
         not_run: methods that reuse another's answers, because they cannot differ.
         answers: every method's answers, in the order of the methods, after the last event; in a shard only its part.
     """
@@ -140,6 +141,7 @@ class Evaluation:
     shard: Shard | None = None
     settings: dict[str, Any] = field(default_factory=dict)
     looks: Mapping[str, Verify] = field(default_factory=dict)
+    engine: str = ""
     not_run: dict[str, str] = field(init=False)
     answers: list[Answers] = field(init=False, default_factory=list)
 
@@ -148,15 +150,16 @@ class Evaluation:
         self._asked: dict[str, tuple[Preset, Method, Verify | None]] = {
             name: (*method, None) for name, method in self.methods.items()
         } | {f"{name}+{look.mode}": (*self.methods[name], look) for name, look in self.looks.items()}
-        for preset, method, verify in self._asked.values():
-            combinations.check(preset, method, verify=None if verify is None else verify.mode)
+        generation = next(iter(self._asked.values()))[0].generation
+        plain = generation.temperature == 0 and generation.num_beams == 1
+        self.not_run = {"greedy+apc": "greedy"} if plain and {*CONTROLS} <= {*self.methods} else {}
+        for name, (preset, method, verify) in self._asked.items():
+            if name not in self.not_run:
+                combinations.check(preset, method, verify=verify and verify.mode, engine=self.engine)
         if self.looks and not has_captions(self.benchmark):
             raise SettingsError(
                 f"`verify=` changes captions, and {self.benchmark.name} only asks questions: leave it out"
             )
-        generation = next(iter(self._asked.values()))[0].generation
-        plain = generation.temperature == 0 and generation.num_beams == 1
-        self.not_run = {"greedy+apc": "greedy"} if plain and {*CONTROLS} <= {*self.methods} else {}
 
     def events(self, model: Lvlm | Callable[[], Lvlm]) -> Generator[EvalEvent, None, None]:
         """Ask a loaded model, or what loads it if an answer is missing; then `answers` and `report` are there."""

@@ -12,7 +12,7 @@ import inspect
 import os
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import MISSING, Field, asdict, dataclass, field, fields, is_dataclass
+from dataclasses import MISSING, Field, dataclass, field, fields, is_dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, get_args, get_type_hints
 
@@ -222,9 +222,9 @@ class FewOptions(Group, title="Pictures"):
 
     def selected(self, paths: Sequence[str] | None, questions: Path | None = None) -> Selection:
         """Return the pictures that paths and these options name, or a file of questions."""
-        own = asdict(self)
+        own = dict(vars(self))
         if not paths and own.get("files_from") is None and questions is None:
-            instead = ", or --files-from FILE" * ("files_from" in own)
+            instead = ", or --files-from FILE" if "files_from" in own else ""
             raise SettingsError(f"Missing argument 'PATH': a picture, a folder, a glob{instead}")
         from sira_cli.models.presets import available
         from sira_cli.pictures.find import Shard
