@@ -5,10 +5,10 @@ from __future__ import annotations
 import json
 import os
 import sys
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Mapping
 from contextlib import ExitStack, closing, nullcontext
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import typer
 
@@ -63,7 +63,9 @@ def ask(
     """Answer a question about pictures."""
     paths = paths or []
     if questions is not None:
-        paths, question = [*paths, *([] if question is None else [question])], None
+        if question is not None:  # all words are paths
+            paths = [*paths, question]
+        question = None
     elif question is None:
         raise SettingsError("Missing argument 'QUESTION': the question to ask, or --questions FILE")
     elif os.path.exists(question):  # noqa: PTH110 (a Path would raise for a long question)
@@ -78,58 +80,93 @@ def ask(
 
 
 def _run(
-    kind: str, paths: list[str], prompt: str | None, options: RunOptions, questions: Path | None = None, **asked: Any
+    kind: str,
+    paths: list[str],
+    prompt: str | None,
+    options: RunOptions,
+    *,
+    questions: Path | None = None,
+    words: bool = False,
+    choices: tuple[str, ...] = (),
 ) -> None:
     """Decode every picture, under one method or several. One bad picture is reported and the others go on.
 
     `prompt` is that of a caption (None: the preset's), or the question of an ask.
     """
-    model, decoding, engine, output = options.model, options.decoding, options.engine, options.output
+    model, engine, output = options.model, options.engine, options.output
     selection = options.selection.selected(paths, questions)
-    prompts = {"prompt": prompt} if kind == "caption" else {}
-    chosen = choose_each(method_names(decoding.method), model, decoding, **prompts, prefix=options.text.prefix)
-    first, _ = next(iter(chosen.values()))
-    several = len(chosen) > 1
-    if engine.on_ray and ("-" in paths or not output.files().any):
-        raise SettingsError("--engine ray reads and writes files: give paths, and -o FILE or --output-dir DIR")
-    if engine.on_ray and several:
-        raise SettingsError("--engine ray takes one --method at a time")
-    from sira_cli.pictures.find import left_out_message
+    chosen = choose_each(
+        method_names(options.decoding.method),
+        model,
+        options.decoding,
+        prompt=prompt if kind == "caption" else None,
+        prefix=options.text.prefix,
+    )
+    if engine.on_ray:
+        _check_for_ray(paths, output, len(chosen))
     from sira_cli.run.output import Output
     from sira_cli.run.run import Local, run
     from sira_cli.run.task import TASKS
 
-    asked |= {"questions": questions is not None, "engine": "vllm" * (engine.engine == "vllm"), "needs_text": True}
-    asked |= {"verify": options.verify.read(), "schema": options.text.read_schema()}
-    tasks = {name: TASKS[kind].of(*under, prompt, **asked) for name, under in chosen.items()}
-    pictures = selection.pictures(first.prompts.asking)
+    verify = options.verify.read()
+    schema = options.text.read_schema()
+    tasks = [
+        TASKS[kind].of(
+            *under,
+            prompt,
+            words=words,
+            choices=choices,
+            verify=verify,
+            schema=schema,
+            questions=questions is not None,
+            needs_text=True,
+            engine="vllm" if engine.engine == "vllm" else "",
+        )
+        for under in chosen.values()
+    ]
+    pictures = selection.pictures(tasks[0].preset.prompts.asking)
     with ExitStack() as stack:
         runs = []
-        for name, asking in tasks.items():
+        for name, asking in zip(chosen, tasks, strict=True):
+            named = name if len(chosen) > 1 else ""
             task = asking.about(pictures)
-            files = output.files(name if several else "")
-            runs.append((name, task, stack.enter_context(Output(task, pictures, files))))
-        failed, answering = 0, engine_of(model, engine, pictures)
-        for name, task, written in runs:
-            terminal = _Terminal(written, output, len(pictures), name if several else "")
+            written = stack.enter_context(Output(task, pictures, output.files(named)))
+            runs.append((task, written, _Terminal(written, output, len(pictures), named)))
+        answering = engine_of(model, engine, pictures)
+        for task, written, terminal in runs:
             if isinstance(answering, Local):
                 answering.on_text = terminal.on_text
             terminal.listen(run(task, pictures, answering, written, fail_fast=output.fail_fast))
-            failed += written.counts.failed
             if output.fail_fast and written.counts.error:
                 break
         else:
-            if pictures.left_out:
-                note(left_out_message(pictures.left_out))
-            places = [written.path for _, _, written in runs if written.path is not None and written.counts.ok]
-            if several and len(places) > 1:
-                note(f"what differs: sira compare {places[0]} {places[1]}")
-            elif places and not output.json:
-                note(f"look at them: sira report {places[0]}")
-                if kind == "caption" and asked["verify"] is None and asked["schema"] is None:
-                    note(f"which objects are to doubt: {_check_command(places[0], model)}")
-    if failed:
+            unchecked = kind == "caption" and verify is None and schema is None
+            places = [written.path for _, written, _ in runs if written.path is not None and written.counts.ok]
+            _advise(places, pictures.left_out, output, model if unchecked else None)
+    if any(written.counts.failed for _, written, _ in runs):
         raise typer.Exit(3)
+
+
+def _check_for_ray(paths: list[str], output: OutputOptions, methods: int) -> None:
+    """Check that a run can be one of Ray."""
+    if "-" in paths or not output.files().any:
+        raise SettingsError("--engine ray reads and writes files: give paths, and -o FILE or --output-dir DIR")
+    if methods > 1:
+        raise SettingsError("--engine ray takes one --method at a time")
+
+
+def _advise(places: list[Path], left_out: Mapping[str, int], output: OutputOptions, model: ModelOptions | None) -> None:
+    """Say at the end what was left out, and what can be done with files of records; with a model, check them."""
+    from sira_cli.pictures.find import left_out_message
+
+    if left_out:
+        note(left_out_message(left_out))
+    if len(places) > 1:
+        note(f"what differs: sira compare {places[0]} {places[1]}")
+    elif places and not output.json:
+        note(f"look at them: sira report {places[0]}")
+        if model is not None:
+            note(f"which objects are to doubt: {_check_command(places[0], model)}")
 
 
 def _check_command(records: Path, model: ModelOptions) -> str:
@@ -146,9 +183,13 @@ class _Terminal:
     """Shows a run: texts or records on stdout, progress and errors on stderr; `method`: if there are several."""
 
     def __init__(self, written: Output, output: OutputOptions, total: int, method: str = "") -> None:
-        self._written, self._output, self._total, self._method = written, output, total, method
+        self._written = written
+        self._output = output
+        self._total = total
+        self._method = method
         self._texts = not written.any and not output.json  # whether texts are shown
-        self._begun = self._legend_shown = False  # a part of the current text is on the terminal; the colours' legend
+        self._begun = False  # a part of the current text is on the terminal
+        self._legend_shown = False  # of the colours
         self._warned: list[str] = []  # the first pictures with warnings
         self._suspicious = self._changed = self._unsupported = 0
 
@@ -175,7 +216,8 @@ class _Terminal:
         self._sum_up(progress.rate)
 
     def _print(self, event: Finished | Failed) -> None:
-        record, shown = event.record, event.picture.label
+        record = event.record
+        shown = event.picture.label
         if self._begun:
             print()
             self._begun = False
@@ -191,7 +233,8 @@ class _Terminal:
         if record.warnings:
             warned = f"{shown}: {'; '.join(record.warnings)}"
             self._suspicious += 1
-            self._warned = [*self._warned, warned][:NAMED]
+            if len(self._warned) < NAMED:
+                self._warned.append(warned)
             if self._texts:
                 note(warned)
         self._unsupported += bool(unsupported(record))
@@ -216,11 +259,15 @@ class _Terminal:
         self._begun = True
 
     def _print_name(self, picture: Picture) -> None:
-        if names := [picture.label] * (self._total > 1) + [self._method] * bool(self._method):
+        names = [picture.label] if self._total > 1 else []
+        if self._method:
+            names.append(self._method)
+        if names:
             print(", ".join(names), end=": ")
 
     def _sum_up(self, rate: float) -> None:
-        written, counts = self._written, self._written.counts
+        written = self._written
+        counts = written.counts
         if not written.any:
             if counts.error and counts.total > 1:
                 say(f"{counts.error} of {counts.total} pictures failed")
@@ -242,5 +289,7 @@ class _Terminal:
             done += f" in {in_words(written.seconds)} ({rate:.2f}/s after loading)"
         if counts.worked or not counts.total:
             parts.insert(0, done)
-        method = f"under {self._method}: " if self._method else ""
-        note(method + ", ".join(parts) + (f": {written.path}" if written.path is not None else ""))
+        told = ", ".join(parts)
+        if self._method:
+            told = f"under {self._method}: {told}"
+        note(told if written.path is None else f"{told}: {written.path}")
