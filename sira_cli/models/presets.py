@@ -72,9 +72,9 @@ def _mistake(part: Any, problem: str) -> MarkedYAMLError:
     return MarkedYAMLError(problem=problem, problem_mark=part.start_mark)
 
 
-def for_model(model: str) -> Preset:
-    """Return the preset of a model id or folder: sizes, system prompt and look of the shipped one, if it exists."""
-    like = shipped_for(model) or Preset(model=model)
+def for_model(model: str, like: Preset | None = None) -> Preset:
+    """Return a preset for a model id or folder, with sizes, system prompt and look of another one (`shipped_for`)."""
+    like = like or Preset(model=model)
     prompts = Prompts(system=like.prompts.system)
     return Preset(model=model, image=like.image, prompts=prompts, verify=like.verify)
 
@@ -128,7 +128,7 @@ def resolve(source: str) -> Preset:
     if source.endswith((".yaml", ".yml")) or source in available():
         return find(source)
     if "/" in source or from_home(source).is_dir():
-        return for_model(source)
+        return for_model(source, shipped_for(source))
     return find(source)  # raises, with the nearest name
 
 

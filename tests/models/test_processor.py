@@ -113,7 +113,7 @@ def test_what_a_processor_cannot_do_is_refused(image_tokens, name, settings, mes
 
 
 def test_a_model_id_takes_sizes_and_system_prompt_from_its_preset(sira, photos):
-    assert presets.for_model(QWEN) == Preset(model=QWEN, image=ImageSettings(max_pixels=1003520))
+    assert presets.resolve(QWEN) == Preset(model=QWEN, image=ImageSettings(max_pixels=1003520))
     preset = presets.resolve(presets.find("joycaption-beta-one").model)
     assert (preset.name, preset.prompts.system) == ("", "You are a helpful image captioner.")
     code, _, err = sira("caption", photos["coffee"], "--model", QWEN, "--offline")
