@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -24,6 +24,7 @@ from sira_cli.parsing import from_json
 if TYPE_CHECKING:
     from sira_cli.eval.answers import Answers
     from sira_cli.eval.benchmark import AnswerFiles, Benchmark
+    from sira_cli.eval.evaluation import Evaluation
     from sira_cli.eval.report import EvalReport
     from sira_cli.look.claims import Verify
     from sira_cli.methods.base import Method
@@ -128,18 +129,30 @@ def _list(cards: list[Card]) -> None:
     for card in cards or CARDS.values():
         print(f"{card.name}: {card.title} ({card.source})")
         data = "coco_pope_*.json" if card.several else f"{card.folder}/"
-        rows = {"command": f"sira eval {card.name} {data} --images PICTURES/"}
-        rows |= {name: getattr(card, name) for name in ("figures", "files", "size", "licence")} | {"from": card.url}
+        rows = {
+            "command": f"sira eval {card.name} {data} --images PICTURES/",
+            "figures": card.figures,
+            "files": card.files,
+            "size": card.size,
+            "licence": card.licence,
+            "from": card.url,
+        }
         if cards:
-            rows |= {"answers": f"{card.answers}; sira's own; or lmms-eval's samples", "note": card.note}
+            rows["answers"] = f"{card.answers}; sira's own; or lmms-eval's samples"
+            rows["note"] = card.note
         for name, value in rows.items():
             if value:
                 print(f"  {name:8} {value}")
-        for each in card.options if cards else ():
-            default = f" (default: {each.default.strip()})" if each.default else ""
-            print(f"  --option {each.name}={'|'.join(each.choices) or 'TEXT'}\n           {each.help}{default}")
+        if cards:
+            _list_options(card)
     names = ",".join(card.name for card in cards or CARDS.values())
     print(f"try it:    sira demo --export scenes && sira eval {names} scenes -p demo")
+
+
+def _list_options(card: Card) -> None:
+    for each in card.options:
+        default = f" (default: {each.default.strip()})" if each.default else ""
+        print(f"  --option {each.name}={'|'.join(each.choices) or 'TEXT'}\n           {each.help}{default}")
 
 
 # What is refused before anything is read.
@@ -270,17 +283,21 @@ def _ask(
         for benchmark, output in zip(benchmarks, outputs, strict=True)
     ]
     paper = find_model((preset.name, preset.model)) if options.paper else ""
-    reports = []
-    for evaluation, output in zip(evaluations, outputs, strict=True):
-        with resumable(output is not None, options.overwrite):
-            show_stages(evaluation.events(load))
-        if shard is None:
-            reports.append(_report(evaluation.benchmark, evaluation.answers, paper, output))
-            continue
-        note(f"shard {options.shard} is done: when all are, score them: --answers {output}")
-        if any(answers.failures for answers in evaluation.answers):
-            raise typer.Exit(3)
-    return reports
+    reports = [_evaluate(evaluation, load, paper, options) for evaluation in evaluations]
+    return [report for report in reports if report is not None]
+
+
+def _evaluate(evaluation: Evaluation, load: Callable[[], Lvlm], paper: str, options: EvalOptions) -> EvalReport | None:
+    """Ask all questions of a benchmark, and report on the answers; None for a shard."""
+    output = evaluation.output
+    with resumable(output is not None, options.overwrite):
+        show_stages(evaluation.events(load))
+    if options.shard is None:
+        return _report(evaluation.benchmark, evaluation.answers, paper, output)
+    note(f"shard {options.shard} is done: when all are, score them: --answers {output}")
+    if any(answers.failures for answers in evaluation.answers):
+        raise typer.Exit(3)
+    return None
 
 
 def _outputs(
@@ -379,7 +396,7 @@ def _show(reports: Sequence[EvalReport], options: EvalOptions) -> None:
 
 
 def _report(
-    benchmark: Benchmark, answers: Sequence[Answers], paper: str, output: Path | None, model: str = ""
+    benchmark: Benchmark, answers: Sequence[Answers], paper: str, output: str | Path | None, model: str = ""
 ) -> EvalReport:
     """Report on answers, and write report.json."""
     from sira_cli.eval.report import EvalReport
@@ -387,6 +404,6 @@ def _report(
 
     report = EvalReport.of(benchmark, answers, paper, model)
     if output is not None:
-        make_folder(output)
-        save_report(report, output / "report.json")
+        make_folder(Path(output))
+        save_report(report, Path(output) / "report.json")
     return report

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable, Sequence
-from itertools import islice
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -29,21 +29,11 @@ def load_model(
     """Load the model of a preset for pictures."""
     from sira_cli.models import presets
 
-    def judge(folder: Path) -> None:
-        """Check a model before its weights are fetched, and the default one also against this machine's memory."""
-        from sira_cli.models.load import check_structure  # imports torch, needed only before a download
-
-        check_structure(folder, preset)
-        if not (model.preset or model.model or os.environ.get("SIRA_PRESET")):
-            from sira_cli.models.placement import pick_device
-            from sira_cli.models.sizes import check_default_fits
-
-            check_default_fits(preset, pick_device(model.device))
-
     if preset.model != presets.BUNDLED:
         # Before torch is imported: an unavailable model is reported within a second.
         from sira_cli.models.hub import find_checkpoint
 
+        judge = partial(_check_before_download, preset=preset, model=model)
         find_checkpoint(preset, offline=model.offline, judge=judge, on_download=announce)
     with waiting(f"loading {preset.name or preset.model}"):
         from sira_cli.models.cpu import use_threads
@@ -55,6 +45,18 @@ def load_model(
     return lvlm
 
 
+def _check_before_download(folder: Path, preset: Preset, model: ResearchModelOptions) -> None:
+    """Check a model by its config.json, and the default one also against this machine's memory."""
+    from sira_cli.models.load import check_structure  # imports torch
+
+    check_structure(folder, preset)
+    if not (model.preset or model.model or os.environ.get("SIRA_PRESET")):
+        from sira_cli.models.placement import pick_device
+        from sira_cli.models.sizes import check_default_fits
+
+        check_default_fits(preset, pick_device(model.device))
+
+
 def note_bundled(preset: Preset, pictures: Iterable[Picture] | None) -> None:
     """Note the limits of the bundled model, if its pictures are not all drawn scenes."""
     from sira_cli.models import presets
@@ -63,8 +65,9 @@ def note_bundled(preset: Preset, pictures: Iterable[Picture] | None) -> None:
         return
     from sira_cli.demo.scenes import looks_drawn
 
-    different = {picture.location: picture for picture in pictures or ()}.values()  # of several questions about one
-    if pictures is None or not all(map(looks_drawn, islice(different, LOOKED_AT))):
+    different = {picture.location: picture for picture in pictures or ()}  # there may be several questions about one
+    first = list(different.values())[:LOOKED_AT]
+    if pictures is None or not all(looks_drawn(picture) for picture in first):
         note("the bundled model knows drawn scenes only; photographs need another preset")
 
 
@@ -78,15 +81,20 @@ def load_in_vllm(preset: Preset, model: ResearchModelOptions, method: Method, ba
 
 def engine_of(model: ResearchModelOptions, options: EngineOptions, pictures: Sequence[Picture]) -> Engine:
     """Return the engine that the options choose: the model on this machine, in vLLM, or Ray's workers."""
-    if not options.on_ray:
-        from sira_cli.run.run import Local
+    if options.on_ray:
+        return _ray(model, options, pictures)
+    from sira_cli.run.run import Local
 
-        def load(task: PictureTask) -> Lvlm:
-            if options.engine == "vllm":
-                return load_in_vllm(task.preset, model, task.method, options.batch_size, task.together)
-            return load_model(task.preset, model, task.method, pictures)
+    def load(task: PictureTask) -> Lvlm:
+        if options.engine == "vllm":
+            return load_in_vllm(task.preset, model, task.method, options.batch_size, task.together)
+        return load_model(task.preset, model, task.method, pictures)
 
-        return Local(load, options.batch_size)
+    return Local(load, options.batch_size)
+
+
+def _ray(model: ResearchModelOptions, options: EngineOptions, pictures: Sequence[Picture]) -> Engine:
+    """Return Ray's workers, with notes on what they wait for."""
     from sira_cli.run.on_ray import OnRay
 
     class Announced(OnRay):
