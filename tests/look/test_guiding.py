@@ -8,17 +8,11 @@ import torch
 from sira_cli.core.rules import cut_offs_kept, plausible
 from sira_cli.demo.questions import held_out, mentions
 from sira_cli.demo.scenes import VALIDATION_SEEDS, render
-from sira_cli.look import guiding
-from sira_cli.look.guide import (
-    Guide,
-    GuideMask,
-    GuideRules,
-    NameTokens,
-    Place,
-    begins_sentence,
-    sentence_spans,
-    whole_sentences,
-)
+from sira_cli.look import guiding, redecoding
+from sira_cli.look.guide import Guide, GuideRules
+from sira_cli.look.mask import GuideMask
+from sira_cli.look.name_tokens import NameTokens, Place
+from sira_cli.look.sentences import begins_sentence, sentence_spans, whole_sentences
 from sira_cli.look.words import shipped
 from sira_cli.models import model
 from sira_cli.models.progress import Trail
@@ -52,7 +46,7 @@ def tokens_of(demo, text):
 def test_words_that_are_one_token_are_known_in_every_kind_of_tokenizer(kind):
     vocabulary, words = learned_vocabulary(kind, CORPUS), shipped()
     tokens = NameTokens(vocabulary, words)
-    may, may_not = tokens.split(frozenset({"dog"}), frozenset(), Place.at_the_end("There is"))
+    may, may_not = tokens.options(frozenset({"dog"}), frozenset(), Place.at_the_end("There is"))
     named = {vocabulary.data(int(token)).decode().strip().lower() for token in may}
     assert "dog" in named <= {"dog", "dogs", "hot", "traffic", "coffee"}
     ruled_out = {vocabulary.data(int(token)).decode().strip().lower() for token in may_not}
@@ -265,7 +259,7 @@ def test_a_sentence_that_the_model_does_not_finish_is_left_out(demo):
 
 
 def test_a_text_that_never_leaves_out_what_it_may_not_name_ends_before_that_sentence(demo, monkeypatch):
-    monkeypatch.setattr(guiding, "TRIES", 0)
+    monkeypatch.setattr(redecoding, "TRIES", 0)
     result = demo.caption(picture_of(SCENES[3]), verify="guide")
     assert {*result.forbidden}.isdisjoint({name for _, _, name in mentions(result.text)})
     assert (result.finish_reason, result.text[-13:]) == ("cut", "on the right.")
