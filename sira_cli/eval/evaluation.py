@@ -155,7 +155,7 @@ class Evaluation:
         self.not_run = {"greedy+apc": "greedy"} if plain and {*CONTROLS} <= {*self.methods} else {}
         for name, (preset, method, verify) in self._asked.items():
             if name not in self.not_run:
-                combinations.check(preset, method, verify=verify and verify.mode, engine=self.engine)
+                combinations.check(preset, method, verify=None if verify is None else verify.mode, engine=self.engine)
         if self.looks and not has_captions(self.benchmark):
             raise SettingsError(
                 f"`verify=` changes captions, and {self.benchmark.name} only asks questions: leave it out"
