@@ -27,7 +27,7 @@ from typing import NamedTuple
 from sira_cli.look.name_tokens import Place, name_tokens
 from sira_cli.look.sentences import ends_sentence, last_sentence, sentence_spans
 from sira_cli.look.words import WordList
-from sira_cli.models.vocabulary import ReasoningParser
+from sira_cli.models.reasoning import ReasoningParser
 
 IDLE = 2  # sentences that name nothing new, after which a text may end with objects missing
 LATE = 0.75  # share of the maximum tokens after which it may

@@ -29,7 +29,8 @@ from sira_cli.errors import PictureError, SettingsError, SiraError, UnsupportedM
 from sira_cli.methods.prompts import Prompt, Turn, pictures_of, turns_of
 from sira_cli.models.hub import first_line
 from sira_cli.models.preset import ImageSettings
-from sira_cli.models.vocabulary import ReasoningParser, Vocabulary, left_open
+from sira_cli.models.reasoning import ReasoningParser, left_open
+from sira_cli.models.vocabulary import Vocabulary
 from sira_cli.parsing import from_json
 from sira_cli.pictures.names import one_line
 

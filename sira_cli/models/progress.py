@@ -18,8 +18,8 @@ from sira_cli.core.families import position_state
 from sira_cli.core.passes import followed
 from sira_cli.core.rules import contrast
 from sira_cli.core.streams import Step
+from sira_cli.models.reasoning import Parsing, ReasoningParser
 from sira_cli.models.texts import Answer
-from sira_cli.models.vocabulary import Parsing, ReasoningParser
 
 
 @dataclass(frozen=True)

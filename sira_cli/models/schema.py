@@ -20,7 +20,8 @@ from sira_cli.parsing import from_json
 if TYPE_CHECKING:
     from llguidance import LLMatcher, LLTokenizer
 
-    from sira_cli.models.vocabulary import EndTokens, ReasoningParser, Vocabulary
+    from sira_cli.models.reasoning import ReasoningParser
+    from sira_cli.models.vocabulary import EndTokens, Vocabulary
 
 LONGEST = 200_000  # characters of a schema
 DEEPEST = 100  # values inside each other

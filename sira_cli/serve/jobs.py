@@ -20,8 +20,9 @@ from sira_cli.methods import find, require
 from sira_cli.methods.base import Ability, Method
 from sira_cli.methods.prompts import Conversation, Prompt
 from sira_cli.models.preset import Preset
+from sira_cli.models.reasoning import Parsed
 from sira_cli.models.texts import Answer
-from sira_cli.models.vocabulary import Parsed, Vocabulary
+from sira_cli.models.vocabulary import Vocabulary
 from sira_cli.pictures.apart import Decoder, TooManyPixelsError
 from sira_cli.pictures.picture import Picture, digest_of
 from sira_cli.pictures.web import WebSource, is_web

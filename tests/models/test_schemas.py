@@ -13,8 +13,9 @@ from PIL import Image
 from sira_cli import SettingsError, UnfinishedJsonError, UnsupportedModelError, load, run_pictures
 from sira_cli.methods import METHODS
 from sira_cli.models import schema as schema_module
+from sira_cli.models.reasoning import ReasoningParser
 from sira_cli.models.schema import LONGEST, FollowingText, Schema, built_in
-from sira_cli.models.vocabulary import EndTokens, ReasoningParser
+from sira_cli.models.vocabulary import EndTokens
 from tests.support.checkpoints import ALWAYS_THINKING, write_qwen
 from tests.support.helpers import under
 from tests.support.scripted import script, written

@@ -18,7 +18,8 @@ from sira_cli.errors import SettingsError, UnfinishedReasoningError
 from sira_cli.eval.lmms import losses, plain_request
 from sira_cli.look.second_look import SecondLook
 from sira_cli.models.progress import TextPieces
-from sira_cli.models.vocabulary import ReasoningParser, Vocabulary
+from sira_cli.models.reasoning import ReasoningParser
+from sira_cli.models.vocabulary import Vocabulary
 from sira_cli.pictures.sources import as_picture
 from sira_cli.run.run import run_pictures
 from sira_cli.run.runner import Item
