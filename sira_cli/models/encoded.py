@@ -33,25 +33,27 @@ class EncodedPictures:
     @contextmanager
     def used_by(self, model: Any, pictures: int) -> Iterator[None]:
         """Inside this context, `model` (of `TESTED`) uses stored features instead of encoding a picture again."""
-        body, kind = model.base_model, model.config.model_type
-        known = kind in TESTED and hasattr(body, "get_image_features") and "get_image_features" not in vars(body)
-        if not known or model.device.type == "meta":  # vLLM has the weights
+        body = model.base_model
+        kind = model.config.model_type
+        encode = getattr(body, "get_image_features", None)
+        changed = "get_image_features" in vars(body)
+        if kind not in TESTED or encode is None or changed or model.device.type == "meta":  # vLLM has the weights
             yield
             return
-        encode = body.get_image_features
-        signature, divides = inspect.signature(encode), any(family.model_type == kind for family in FAMILIES)
+        signature = inspect.signature(encode)
+        divides = any(family.model_type == kind for family in FAMILIES)
 
         @functools.wraps(encode)  # `generate` reads the names of the arguments
         def features(*args: Any, **kwargs: Any) -> Any:
-            given = dict(signature.bind(*args, **kwargs).arguments)
-            given |= given.pop("kwargs", {})
+            arguments = dict(signature.bind(*args, **kwargs).arguments)
+            arguments |= arguments.pop("kwargs", {})
             hooks = _hooks_of(model)
-            if divides and isinstance(given.get("pixel_values"), Tensor):
-                return self._in_parts(encode, given, pictures, hooks)
-            plain = all(each is None or isinstance(each, Tensor | bool | int | float | str) for each in given.values())
-            if divides or pictures > 1 or not plain:
-                return encode(**given)
-            return copy.deepcopy(self._get(_digest(given, hooks), lambda: encode(**given)))  # a model may change it
+            if divides and isinstance(arguments.get("pixel_values"), Tensor):
+                return self._in_parts(encode, arguments, pictures, hooks)
+            if divides or pictures > 1 or not all(map(_is_plain, arguments.values())):
+                return encode(**arguments)
+            stored = self._get(_digest(arguments, hooks), lambda: encode(**arguments))
+            return copy.deepcopy(stored)  # a model may change it
 
         body.get_image_features = features
         try:
@@ -59,15 +61,17 @@ class EncodedPictures:
         finally:
             del body.get_image_features
 
-    def _in_parts(self, encode: Any, given: Mapping[str, Any], pictures: int, hooks: int) -> Any:
+    def _in_parts(self, encode: Any, arguments: Mapping[str, Any], pictures: int, hooks: int) -> Any:
         """Store an encoder's output for each part of its input that is one picture."""
-        parts = [dict(given)] if pictures == 1 else _parts(given)
+        parts = [dict(arguments)] if pictures == 1 else _parts(arguments)
         names = [_digest(part, hooks) for part in parts]
         by_name = dict(zip(names, parts, strict=True))
         if 1 < len(parts) == len(by_name) and not self._cache.keys() & by_name.keys():
-            return encode(**given)  # all are new: encoding them together is faster
-        found = {name: self._get(name, functools.partial(_encoded, encode, part)) for name, part in by_name.items()}
-        return _joined([found[name] for name in names])
+            return encode(**arguments)  # all are new: encoding them together is faster
+        features = {}
+        for name, part in by_name.items():
+            features[name] = self._get(name, functools.partial(_encoded, encode, part))
+        return _joined([features[name] for name in names])
 
     def _get(self, name: str, encode: Callable[[], Any]) -> Any:
         if name not in self._cache:
@@ -82,6 +86,10 @@ def _encoded(encode: Any, part: Mapping[str, Any]) -> Any:
     return _joined([encode(**part)])
 
 
+def _is_plain(argument: object) -> bool:
+    return argument is None or isinstance(argument, Tensor | bool | int | float | str)
+
+
 def _hooks_of(model: Any) -> int:
     """Return the number of hooks on the image encoder, without those that transformers puts there in its first run.
 
@@ -90,13 +98,16 @@ def _hooks_of(model: Any) -> int:
     encoder = model.get_encoder(modality="image")
     if encoder in (model, model.base_model):
         return 0
-    hooks = [hook for module in encoder.modules() for hook in module._forward_hooks.values()]
-    return sum(not getattr(hook, "__module__", "").startswith("transformers.") for hook in hooks)
+    count = 0
+    for module in encoder.modules():
+        for hook in module._forward_hooks.values():
+            count += not getattr(hook, "__module__", "").startswith("transformers.")
+    return count
 
 
-def _digest(given: Mapping[str, Any], hooks: int) -> str:
+def _digest(arguments: Mapping[str, Any], hooks: int) -> str:
     digest = hashlib.sha256(str(hooks).encode())
-    for name, value in sorted(given.items()):
+    for name, value in sorted(arguments.items()):
         if isinstance(value, Tensor):
             digest.update(f"{name} {value.dtype} {tuple(value.shape)}".encode())
             digest.update(value.detach().contiguous().cpu().flatten().view(torch.uint8).numpy().data)
@@ -105,18 +116,21 @@ def _digest(given: Mapping[str, Any], hooks: int) -> str:
     return digest.hexdigest()
 
 
-def _parts(given: Mapping[str, Any]) -> list[dict[str, Any]]:
+def _parts(arguments: Mapping[str, Any]) -> list[dict[str, Any]]:
     """Split an encoder's input into parts that it encodes separately: pictures, or tiles; at least one part."""
-    tensors = {name: value for name, value in given.items() if isinstance(value, Tensor)}
+    tensors = {name: value for name, value in arguments.items() if isinstance(value, Tensor)}
     grid = tensors.get("image_grid_thw")  # of pictures of any size: the number of their patches
     count = len(tensors["pixel_values"] if grid is None else grid)
-    sizes = {name: [1] * count for name in tensors}
-    if grid is not None:
-        sizes["pixel_values"] = grid.prod(dim=1).tolist()
-    if any(sum(sizes[name]) != len(value) for name, value in tensors.items()):
-        return [dict(given)]
-    rows = {name: value.split_with_sizes(sizes[name]) for name, value in tensors.items()}
-    return [{**given, **{name: parts[number] for name, parts in rows.items()}} for number in range(count)]
+    parts = [dict(arguments) for _ in range(count)]
+    for name, value in tensors.items():
+        sizes = [1] * count
+        if grid is not None and name == "pixel_values":
+            sizes = grid.prod(dim=1).tolist()
+        if sum(sizes) != len(value):
+            return [dict(arguments)]
+        for part, rows in zip(parts, value.split_with_sizes(sizes), strict=True):
+            part[name] = rows
+    return parts
 
 
 def _joined(outputs: Sequence[Any]) -> Any:

@@ -42,6 +42,7 @@ class Trail:
         self.cache: DynamicCache | None = None
         self.texts: list[list[int]] = [[] for _ in rows]
         self._model: Any = None
+        self._positions: list[tuple[Any, str, Any]] = []  # the model's state outside the cache
 
     def begin(self, model: Any, cache: DynamicCache | None) -> DynamicCache:
         """Return the cache for decoding to fill: that of its start, or a new one."""
@@ -52,14 +53,24 @@ class Trail:
     def end(self, texts: list[list[int]]) -> None:
         """Keep the decoded tokens, and the model's state outside the cache."""
         self.texts = texts
-        state = () if self._model is None else position_state(self._model)
-        self._positions = [(module, name, getattr(module, name)) for module, name in state]
+        self._positions = []
+        if self._model is not None:
+            for module, name in position_state(self._model):
+                self._positions.append((module, name, getattr(module, name)))
 
     def back(self, inputs: Any, rows: Sequence[int], tokens: Sequence[Sequence[int]]) -> tuple[Any, Start] | None:
-        """Return inputs and a start that continue texts after given tokens; None if the cache does not have them."""
+        """Return inputs and a start that continue texts; None if the cache does not have their beginnings.
+
+        Args:
+            inputs: of all prompts of the batch.
+            rows: the batch's rows whose texts are continued; one may come several times.
+            tokens: the beginning of each of these texts.
+        """
         places = [self.rows.index(row) for row in rows]
-        kept = [self.texts[place][: len(start)] for place, start in zip(places, tokens, strict=True)]
-        if self.cache is None or kept != list(map(list, tokens)):
+        for place, beginning in zip(places, tokens, strict=True):
+            if self.texts[place][: len(beginning)] != list(beginning):
+                return None
+        if self.cache is None:
             return None
         shortest = min(map(len, tokens))
         ids: Tensor = inputs["input_ids"]
@@ -69,15 +80,17 @@ class Trail:
             return None
         for module, name, value in self._positions:
             setattr(module, name, value[index] if isinstance(value, Tensor) else value)
-        own = {name: value[list(rows)] for name, value in inputs.items() if value.shape == ids.shape}
-        return followed(self._model, own, [start[:shortest] for start in tokens]), Start(tokens, shortest, cache)
+        per_token = {name: value[list(rows)] for name, value in inputs.items() if value.shape == ids.shape}
+        continued = followed(self._model, per_token, [beginning[:shortest] for beginning in tokens])
+        return continued, Start(tokens, shortest, cache)
 
 
 class NewTokens(BaseStreamer):
     """Passes on the new tokens of a step, once they are known."""
 
     def __init__(self, on_tokens: Callable[[list[int]], None]) -> None:
-        self._on_tokens, self._in_prompt = on_tokens, True
+        self._on_tokens = on_tokens
+        self._in_prompt = True
 
     def put(self, value: torch.Tensor) -> None:
         """Called by `generate` with the prompt, then with each token."""
@@ -94,7 +107,10 @@ class TextPieces(NewTokens):
 
     def __init__(self, parsing: Parsing, on_text: Callable[[str], None]) -> None:
         super().__init__(lambda tokens: self._tell(tokens[:1], final=False))
-        self._parsing, self._on_text, self._text, self._retracted = parsing, on_text, "", 0
+        self._parsing = parsing
+        self._on_text = on_text
+        self._text = ""  # already passed on
+        self._retracted = 0
 
     def end(self) -> None:
         """Called by `generate` at the end."""
@@ -105,7 +121,8 @@ class TextPieces(NewTokens):
             self._parsing.add(token)
         parsed = self._parsing.parsed(final=final)
         if parsed.retracted > self._retracted:  # text already passed on cannot be taken back: the answer follows it
-            self._text, self._retracted = "", parsed.retracted
+            self._text = ""
+            self._retracted = parsed.retracted
         if len(parsed.text) > len(self._text):
             self._on_text(parsed.text[len(self._text) :])
             self._text = parsed.text
@@ -119,8 +136,12 @@ class WordScores:
     """
 
     def __init__(self, parser: ReasoningParser, alpha: float, *, skip_thought: bool = False) -> None:
-        self._parser, self._alpha, self._skip_thought = parser, alpha, skip_thought
-        self._steps: list[list[tuple[int, float, float]]] = []  # token, delta and logprob of B texts
+        self._parser = parser
+        self._alpha = alpha
+        self._skip_thought = skip_thought
+        self._tokens: list[Sequence[int]] = []  # of B texts at each step, as the others
+        self._deltas: list[list[float]] = []
+        self._logprobs: list[list[float]] = []
 
     def add(self, tokens: Sequence[int], step: Step) -> None:
         """Take the next token of each text, and the logits `[B, V]` from which it was picked."""
@@ -128,24 +149,28 @@ class WordScores:
         z_cd = contrast(step.full, step.cf, self._alpha)  # for any method that picked the token
         delta = (step.full.gather(1, picked) - step.cf.gather(1, picked)).nan_to_num()
         logprob = z_cd.log_softmax(dim=-1).gather(1, picked)
-        self._steps.append(list(zip(tokens, delta[:, 0].tolist(), logprob[:, 0].tolist(), strict=True)))
+        self._tokens.append(tokens)
+        self._deltas.append(delta[:, 0].tolist())
+        self._logprobs.append(logprob[:, 0].tolist())
 
     def added_to(self, row: int, answer: Answer) -> Answer:
         """Return the answer of one text with the scores of its words."""
-        words = [word for word in self.words(row, answer.output_tokens) if word["end"] <= len(answer.text)]
-        return replace(answer, words=words)
+        words = self.words(row, answer.output_tokens)
+        return replace(answer, words=[word for word in words if word["end"] <= len(answer.text)])
 
     def words(self, row: int, length: int) -> list[dict[str, Any]]:
         """Return the words of one text of `length` tokens, without its reasoning."""
-        steps = [step[row] for step in self._steps[:length]]
-        return [
-            {
+        tokens = [step[row] for step in self._tokens[:length]]
+        words = []
+        for word in self._parser.words(tokens, skip_thought=self._skip_thought):
+            steps = slice(word.first, word.last)
+            scored = {
                 "word": word.text,
                 "start": word.start,
                 "end": word.end,
                 "steps": [word.first, word.last],
-                "delta": sum(delta for _, delta, _ in steps[word.first : word.last]),
-                "grounding": math.exp(sum(logprob for *_, logprob in steps[word.first : word.last])),
+                "delta": sum(step[row] for step in self._deltas[steps]),
+                "grounding": math.exp(sum(step[row] for step in self._logprobs[steps])),
             }
-            for word in self._parser.words([token for token, *_ in steps], skip_thought=self._skip_thought)
-        ]
+            words.append(scored)
+        return words

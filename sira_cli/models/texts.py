@@ -70,40 +70,53 @@ class TextSettings(BaseModel):
         """Return an answer with its text and its words' scores, changed by these settings."""
         if not self.given() or answer.error:
             return answer
-        text, words, moved = answer.text, answer.words, len(self.prefix)
+        text = answer.text
         ends = sentence_ends(text)
         if self.complete_sentences and answer.finish_reason == "length" and ends:
             text = text[: ends[-1]]
         if self.max_sentences is not None and len(ends) >= self.max_sentences:
             text = text[: ends[self.max_sentences - 1]]
-        if words is not None:
-            words = [word for word in words if word["end"] <= len(text)]
-            words = [{**word, "start": word["start"] + moved, "end": word["end"] + moved} for word in words]
+        words = None
+        if answer.words is not None:
+            words = [self._moved(word) for word in answer.words if word["end"] <= len(text)]
         return replace(answer, text=f"{self.prefix}{text}{self.suffix}", words=words)
+
+    def _moved(self, word: dict[str, Any]) -> dict[str, Any]:
+        """Return a scored word at its place after the prefix."""
+        by = len(self.prefix)
+        return {**word, "start": word["start"] + by, "end": word["end"] + by}
 
     def written(self, text: str) -> tuple[int, int]:
         """Return the start and the end of the decoded part of a text in its final form."""
-        first = len(self.prefix) if text.startswith(self.prefix) else 0
-        return first, len(text) - (len(self.suffix) if text.endswith(self.suffix) else 0)
+        start = len(self.prefix) if text.startswith(self.prefix) else 0
+        end = len(text)
+        if text.endswith(self.suffix):
+            end -= len(self.suffix)
+        return start, end
 
 
 def sentence_ends(text: str) -> list[int]:
     """Return the ends of a text's sentences, with the abbreviations of English: positions after their full stops."""
-    found = [match for match in _SENTENCE_END.finditer(text) if not _LIST_NUMBER.search(text[: match.end()])]
     # Of sentences, without the white space before them; sentencex leaves closing signs to the next sentence.
-    starts = {_following(text, one["end_index"]) for one in get_sentence_boundaries("en", text)} | {0, len(text)}
-
-    def ends(match: re.Match[str]) -> bool:  # a full stop may be that of an abbreviation
+    starts = {0, len(text)}
+    for boundary in get_sentence_boundaries("en", text):
+        starts.add(_following(text, boundary["end_index"]))
+    ends = []
+    for match in _SENTENCE_END.finditer(text):
+        if _LIST_NUMBER.search(text[: match.end()]):
+            continue
         after = range(match.start() + 1, _following(text, match.end()) + 1)
-        return match[0][0] != "." or not starts.isdisjoint(after)
-
-    return [match.end() for match in filter(ends, found)]
+        if match[0][0] != "." or not starts.isdisjoint(after):  # a full stop may be that of an abbreviation
+            ends.append(match.end())
+    return ends
 
 
 def repetition(text: str) -> str:
     """Return words, other than numbers, that a text says three times in a row; empty without any."""
-    repeated = (match for match in _THRICE.finditer(text.lower()) if re.search(r"[^\W\d]", match[0]))
-    return next((match[1] or match[2] for match in repeated), "")
+    for match in _THRICE.finditer(text.lower()):
+        if re.search(r"[^\W\d]", match[0]):
+            return match[1] or match[2]
+    return ""
 
 
 def _following(text: str, end: int) -> int:
