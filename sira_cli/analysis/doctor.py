@@ -19,7 +19,7 @@ from sira_cli.errors import DISTRIBUTION, ModelNotFoundError, requirements
 from sira_cli.models import presets
 from sira_cli.models.hub import REACHABLE, find_checkpoint, hub_state
 from sira_cli.models.placement import pick_device
-from sira_cli.models.sizes import Memory, downwards, memory_for_models, needed
+from sira_cli.models.sizes import DeviceMemory, downwards, memory_for_models, needed
 from sira_cli.pictures.opening import endings
 from sira_cli.run.records import Report
 
@@ -42,7 +42,7 @@ class Machine:
     transformers: str
     device: str
     chip: str
-    memory: Memory
+    memory: DeviceMemory
 
 
 @dataclass(frozen=True)

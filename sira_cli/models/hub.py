@@ -31,8 +31,10 @@ PARTS = {
     "tokenizer": ("tokenizer.json", "tokenizer.model", "vocab.json"),
     "image processor": ("preprocessor_config.json", "processor_config.json"),
 }
-SAMPLE, SAMPLE_EVERY = 1 << 16, 1 << 23  # bytes
-TIMEOUT, PATIENCE = 10.0, 3.0  # seconds for the first answer of the hub, and to find out whether there is one
+SAMPLE = 1 << 16  # bytes that are read at each place of a file of weights
+SAMPLE_EVERY = 1 << 23  # bytes from one place to the next
+TIMEOUT = 10.0  # seconds for the first answer of the hub
+PATIENCE = 3.0  # seconds to find out whether there is a hub
 REACHABLE = "reachable"
 
 
@@ -49,7 +51,8 @@ class Checkpoint:
         if self.commit is not None:
             return self.commit
         digest = hashlib.sha256()
-        for path in sorted(each for each in self.folder.iterdir() if any(map(each.match, FILES + CODE))):
+        files = [path for path in self.folder.iterdir() if any(map(path.match, FILES + CODE))]
+        for path in sorted(files):
             size = path.stat().st_size
             digest.update(f"{path.name}:{size}:".encode())
             with path.open("rb") as file:
@@ -75,10 +78,24 @@ def find_checkpoint(
     judge: Callable[[Path], object] = lambda folder: None,
     on_download: Callable[[Download], None] | None = None,
 ) -> Checkpoint:
-    """Find the files of a preset's model: in a folder, in the cache, or on the hub, from where they are fetched."""
-    model, revision = preset.model, preset.revision
-    if (folder := _as_folder(model)) is not None:
-        if lacking := what_is_lacking(folder):
+    """Find the files of a preset's model: in a folder, in the cache, or on the hub, from where they are fetched.
+
+    Args:
+        preset: names the model.
+        offline: never contact the hub.
+        judge: called with a folder that holds the config before weights are fetched; its errors end the search.
+        on_download: called before a download.
+
+    Raises:
+        ModelNotFoundError: the files are not here, incomplete, or cannot be fetched.
+        UnsupportedModelError: they are known to be unusable.
+    """
+    model = preset.model
+    revision = preset.revision
+    folder = _as_folder(model)
+    if folder is not None:
+        lacking = what_is_lacking(folder)
+        if lacking:
             raise ModelNotFoundError(f"model folder {folder}: {lacking}")
         return Checkpoint(folder)
 
@@ -91,7 +108,8 @@ def find_checkpoint(
         if what_is_lacking(cached) is None:
             _check_folder(cached, model)
             return Checkpoint(cached, cached.name)
-    with _hub_errors(model, revision, f" (about {preset.download_gb:g} GB)" if preset.download_gb else "", offline):
+    size = f" (about {preset.download_gb:g} GB)" if preset.download_gb else ""
+    with _hub_errors(model, revision, size, offline):
         wanted = list(filter_repo_objects(_listed(model, revision), key=lambda file: file.rfilename, **patterns))
         if not any(is_weights(file.rfilename) for file in wanted):
             raise ModelNotFoundError(f"{model} has no safetensors weights, and `sira` loads no pickles; convert it")
@@ -116,8 +134,10 @@ def hub_state() -> str:
 
 def find_config(preset: Preset, *, offline: bool = False) -> Path:
     """Return a folder with at least the config.json of a preset's model."""
-    model, revision = preset.model, preset.revision
-    if (folder := _as_folder(model)) is not None:
+    model = preset.model
+    revision = preset.revision
+    folder = _as_folder(model)
+    if folder is not None:
         return folder
     download = functools.partial(hf_hub_download, model, "config.json", revision=revision)
     with contextlib.suppress(hub_errors.LocalEntryNotFoundError):
@@ -201,12 +221,15 @@ def what_is_lacking(folder: Path) -> str | None:
             shards = {*from_json(index.read_text(encoding="utf-8"))["weight_map"].values()}
         except (ValueError, KeyError, TypeError, AttributeError):
             return f"{index.name} is damaged"
-        if absent := sorted(shard for shard in shards if not (folder / shard).is_file()):
+        absent = sorted(shard for shard in shards if not (folder / shard).is_file())
+        if absent:
             return f"{absent[0]} is missing, one of {len(absent)} absent shards"
     elif not any(is_weights(path.name) for path in folder.iterdir()):
         return "no safetensors weights, and `sira` loads no pickles; convert them"
-    lacking = (part for part, names in PARTS.items() if not any((folder / name).is_file() for name in names))
-    return next((f"no {part} ({' or '.join(PARTS[part])})" for part in lacking), None)
+    for part, names in PARTS.items():
+        if not any((folder / name).is_file() for name in names):
+            return f"no {part} ({' or '.join(names)})"
+    return None
 
 
 OWN_CODE = "only its own Python code runs it, which SIRA cannot follow, with or without `trust_remote_code=`"
@@ -224,8 +247,9 @@ def check_usable(model: str, files: Collection[str], path_of: Callable[[str], st
 
     def read(name: str) -> dict[str, Any]:
         content: Any = None
-        with contextlib.suppress(ValueError):  # damaged, which is reported elsewhere
-            content = from_json(Path(path_of(name)).read_text(encoding="utf-8")) if name in files else None
+        if name in files:
+            with contextlib.suppress(ValueError):  # damaged, which is reported elsewhere
+                content = from_json(Path(path_of(name)).read_text(encoding="utf-8"))
         return content if isinstance(content, dict) else {}
 
     config = read("config.json")

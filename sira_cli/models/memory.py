@@ -7,7 +7,7 @@ import sys
 import threading
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import psutil
 import torch
@@ -20,6 +20,7 @@ from sira_cli.methods.logits_only import LogitsOnly
 from sira_cli.methods.second_pass import SecondPass
 from sira_cli.models.model import LoadedModel
 from sira_cli.models.placement import devices_of
+from sira_cli.models.sizes import LOGITS
 
 TICK = 0.005  # seconds between two readings of the process's memory
 
@@ -44,13 +45,16 @@ def peak_memory(*devices: torch.device) -> Iterator[Peak]:
         for device in devices:
             torch.cuda.synchronize(device)
             torch.cuda.reset_peak_memory_stats(device)
-        yield (peak := Peak(sum(map(torch.cuda.memory_allocated, devices)), 0))
+        peak = Peak(sum(map(torch.cuda.memory_allocated, devices)), 0)
+        yield peak
         for device in devices:
             torch.cuda.synchronize(device)
         peak.most = sum(map(torch.cuda.max_memory_allocated, devices))
         return
-    ended, process = threading.Event(), psutil.Process()
-    peak = Peak(*[process.memory_info().rss] * 2)
+    ended = threading.Event()
+    process = psutil.Process()
+    before = process.memory_info().rss
+    peak = Peak(before, before)
 
     def watch() -> None:
         while not ended.wait(TICK):
@@ -79,24 +83,32 @@ def peak_of_process() -> dict[str, int]:
     return peak
 
 
-LOGITS = 6  # float32 numbers per vocabulary entry and text: both streams', their contrast, the picking of a token
-# Share of free memory, and the largest batch: on GPUs, where the batch is halved if one is full; and elsewhere.
-CUDA, OTHERS = (0.9, 256), (0.5, 16)
+class Share(NamedTuple):
+    """The part of free memory that a batch may take, and the largest batch."""
+
+    memory: float
+    pictures: int
+
+
+CUDA = Share(0.9, 256)  # a batch is halved if a GPU is full
+OTHERS = Share(0.5, 16)
 
 
 def cache_bytes(cache: Any, columns: int = 1) -> tuple[int, int]:
     """Return the bytes of a cache, all layers and streams, and those of more columns, as far as windows let it grow."""
-    now = more = 0
+    now = 0
+    more = 0
     for layer in cache.layers:
-        own = layer.states if isinstance(layer, LateStateLayer) else layer  # both streams'
-        for stream in (own, getattr(layer, "cf", None)):
+        full = layer.states if isinstance(layer, LateStateLayer) else layer  # states are both streams'
+        for stream in (full, getattr(layer, "cf", None)):
             if isinstance(stream, LinearAttentionLayer):
                 states = [*stream.conv_states.values(), *stream.recurrent_states.values()]
                 now += sum(state.nbytes for state in states if state is not None)
             elif stream is not None and stream.keys is not None and stream.keys.numel():
-                tensors = stream.keys, stream.values, getattr(stream, "indexer_keys", None)
+                tensors = (stream.keys, stream.values, getattr(stream, "indexer_keys", None))
                 size = sum(tensor.nbytes for tensor in tensors if tensor is not None)
-                length, grown = stream.keys.shape[-2], columns
+                length = stream.keys.shape[-2]
+                grown = columns
                 if isinstance(stream, DynamicSlidingWindowLayer):
                     grown = min(columns, stream.sliding_window - length)
                 now += size
@@ -119,16 +131,21 @@ class PictureMemory:
 @torch.no_grad()
 def measure_picture(lvlm: LoadedModel, inputs: Any, task: str = "caption") -> PictureMemory:
     """Run the prompt of one picture, and return the picture's memory in a batch."""
-    model, settings = lvlm.model, lvlm.preset.generation
+    model = lvlm.model
+    settings = lvlm.preset.generation
     text_config = model.config.get_text_config(decoder=True)
     cache = DynamicCache(config=text_config)
     decodings: list[Any] = []
-    given: dict[str, Any] = {CACHE: cache, "num_beams": settings.num_beams, "do_sample": False}
+    options: dict[str, Any] = {CACHE: cache, "num_beams": settings.num_beams, "do_sample": False}
     with peak_memory(*devices_of(model)) as peak:
-        lvlm.decode(lvlm.to_device(inputs), 1, task, on_attach=decodings.append, **given)
-    second = [each.cache for each in decodings if isinstance(each, SecondPass) and each.cache is not None]
+        lvlm.decode(lvlm.to_device(inputs), 1, task, on_attach=decodings.append, **options)
     columns = settings.max_new_tokens + ROOM
-    now, more = map(sum, zip(*(cache_bytes(each, columns) for each in (cache, *second)), strict=True))
+    now, more = cache_bytes(cache, columns)
+    for decoding in decodings:
+        if isinstance(decoding, SecondPass) and decoding.cache is not None:
+            branch_now, branch_more = cache_bytes(decoding.cache, columns)
+            now += branch_now
+            more += branch_more
     logits = LOGITS * 4 * text_config.vocab_size * settings.num_beams
     if isinstance(lvlm.decoder, LogitsOnly) and lvlm.decoder.first_steps is None:
         logits += 2 * 4 * text_config.vocab_size * settings.max_new_tokens  # of all steps, kept and stacked
@@ -138,12 +155,15 @@ def measure_picture(lvlm: LoadedModel, inputs: Any, task: str = "caption") -> Pi
 def free_memory(*devices: torch.device) -> int:
     """Return the bytes for a batch: a share of the free memory, of the device with the least."""
     if devices[0].type != "cuda":
-        return int(OTHERS[0] * psutil.virtual_memory().available)
-    unused = [torch.cuda.memory_reserved(each) - torch.cuda.memory_allocated(each) for each in devices]
-    free = [torch.cuda.mem_get_info(each)[0] for each in devices]
-    return min(int(CUDA[0] * (more + own)) for more, own in zip(free, unused, strict=True))
+        return int(OTHERS.memory * psutil.virtual_memory().available)
+    free = []
+    for device in devices:
+        unused = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
+        free.append(torch.cuda.mem_get_info(device)[0] + unused)
+    return int(CUDA.memory * min(free))
 
 
 def most_pictures(device: torch.device) -> int:
     """Return the maximum batch size, for any amount of memory."""
-    return (CUDA if device.type == "cuda" else OTHERS)[1]
+    share = CUDA if device.type == "cuda" else OTHERS
+    return share.pictures

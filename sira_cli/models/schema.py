@@ -7,7 +7,7 @@ import hashlib
 import json
 import math
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from decimal import Decimal
 from pathlib import Path
@@ -44,48 +44,65 @@ class Schema:
     as_tags: bool = False  # whether the text is the list's strings with commas between them, as trainers expect tags
 
     @classmethod
-    def of(cls, given: SchemaSource, *, tags: bool = False) -> Schema:
-        """Return a schema that texts can follow: of a dict, a file, or a built-in name such as `labels` or `tags:20`.
+    def of(cls, source: SchemaSource, *, tags: bool = False) -> Schema:
+        """Return a schema that texts can follow.
+
+        Args:
+            source: a dict, a file, or a built-in name such as `labels` or `tags:20`.
+            tags: whether texts are the list's strings with commas between them.
 
         Raises:
             SettingsError: it is no schema, or cannot be followed; with `tags`, it is not a list of strings.
         """
-        if isinstance(given, Schema):
-            return given
-        name, most = "", None
-        if not isinstance(given, Mapping):
-            first, _, length = str(given).rpartition(":")
-            given, most = (first, int(length)) if first in built_in() and length.isdecimal() else (str(given), None)
-            name = Path(given).stem
-        shown = ("`tags=`" if tags else "`schema=`") + (f" {given}" if name and not (tags and given == "tags") else "")
+        if isinstance(source, Schema):
+            return source
+        shown = "`tags=`" if tags else "`schema=`"
+        most = None
+        if not isinstance(source, Mapping):
+            source = str(source)
+            name, _, length = source.rpartition(":")
+            if name in built_in() and length.isdecimal():
+                source = name
+                most = int(length)
+            if source and (not tags or source != "tags"):
+                shown += f" {source}"
         try:
-            value = _read(given)
-            prompt = value.pop("x-prompt", "")
-            if not isinstance(prompt, str):
-                raise ValueError("`x-prompt` is not a text")
-            if most is not None:
-                _tags(value)["maxItems"] = most
-            if tags and not (_tags(value) is value and dict(value.get("items") or {}).get("type") == "string"):
-                raise ValueError("is not a list of strings, as tags are")
-            schema = cls(name, json.dumps({**value, "x-guidance": _OPTIONS}), prompt, tags)
-            if reason := _reason_against(schema.content, schema.grammar, _bytes()):
-                raise ValueError(f"cannot be followed: {reason}")
+            return cls._read(source, most, tags=tags)
         except SettingsError:
             raise
-        except (OSError, RecursionError, ValueError, TypeError) as error:
-            why = str(error)
-            if isinstance(error, OSError):
-                why = f"{error.strerror}: expected a file of a JSON schema, or {', '.join(built_in())}"
-            elif isinstance(error, RecursionError):
-                why = "is nested too deeply to be followed"
+        except OSError as error:
+            why = f"{error.strerror}: expected a file of a JSON schema, or {', '.join(built_in())}"
             raise SettingsError(f"{shown}: {why}") from error
+        except RecursionError as error:
+            raise SettingsError(f"{shown}: is nested too deeply to be followed") from error
+        except (ValueError, TypeError) as error:
+            raise SettingsError(f"{shown}: {error}") from error
+
+    @classmethod
+    def _read(cls, source: str | Mapping[str, Any], most: int | None, *, tags: bool) -> Schema:
+        """Read and check a schema; `most`: the largest number of its tags."""
+        value = _read(source)
+        prompt = value.pop("x-prompt", "")
+        if not isinstance(prompt, str):
+            raise ValueError("`x-prompt` is not a text")
+        if most is not None:
+            _tags(value)["maxItems"] = most
+        if tags and not (_tags(value) is value and dict(value.get("items") or {}).get("type") == "string"):
+            raise ValueError("is not a list of strings, as tags are")
+        name = Path(source).stem if isinstance(source, str) else ""
+        schema = cls(name, json.dumps({**value, "x-guidance": _OPTIONS}), prompt, tags)
+        reason = _reason_against(schema.content, schema.grammar, _bytes())
+        if reason:
+            raise ValueError(f"cannot be followed: {reason}")
         return schema
 
     @property
     def label(self) -> str:
         """Label in records: the schema's name, and the beginning of its hash."""
-        digest = hashlib.sha256(self.content.encode()).hexdigest()[:16]
-        return (f"{self.name}@{digest}" if self.name else digest) + " as text" * self.as_tags
+        label = hashlib.sha256(self.content.encode()).hexdigest()[:16]
+        if self.name:
+            label = f"{self.name}@{label}"
+        return f"{label} as text" if self.as_tags else label
 
     @property
     def has_lists(self) -> bool:
@@ -99,7 +116,8 @@ class Schema:
 
     def matcher(self, tokens: LLTokenizer) -> LLMatcher:
         """Return the state of an empty text."""
-        if (matcher := _compiled(tokens, self.grammar)).is_error():
+        matcher = _compiled(tokens, self.grammar)
+        if matcher.is_error():
             raise ValueError(f"cannot be followed: {engine_reason(matcher.get_error())}")
         return matcher.deep_copy()
 
@@ -121,9 +139,9 @@ class Schema:
         try:
             data = self.read(answer.text)
         except ValueError as error:
-            tokens, why = answer.output_tokens, f"the JSON cannot be used: {error}"
+            why = f"the JSON cannot be used: {error}"
             if answer.finish_reason == "length":
-                why = f"the JSON was cut off after {tokens} tokens: raise max_new_tokens"
+                why = f"the JSON was cut off after {answer.output_tokens} tokens: raise max_new_tokens"
             return replace(answer, text="", error=why)
         if not self.as_tags:
             return replace(answer, data=data)
@@ -141,10 +159,13 @@ def built_in() -> dict[str, Path]:
     return {path.stem: path for path in sorted((Path(__file__).parent / "schemas").glob("*.json"))}
 
 
-def _read(given: str | Mapping[str, Any]) -> dict[str, Any]:
+def _read(source: str | Mapping[str, Any]) -> dict[str, Any]:
     """Read a schema from memory, by a built-in name, or from a file."""
-    path = None if isinstance(given, Mapping) else built_in().get(given) or Path(given)
-    text = json.dumps(given) if path is None else path.read_text(encoding="utf-8-sig")
+    if isinstance(source, Mapping):
+        text = json.dumps(source)
+    else:
+        path = built_in().get(source) or Path(source)
+        text = path.read_text(encoding="utf-8-sig")
     if len(text) > LONGEST:
         raise ValueError(f"has {len(text):,} characters; at most {LONGEST:,} can be followed")
     try:
@@ -186,12 +207,17 @@ def _compiled(tokens: LLTokenizer, grammar: str) -> LLMatcher:
 @functools.lru_cache(maxsize=256)
 def _reason_against(content: str, grammar: str, tokens: LLTokenizer) -> str:
     """Return why a schema cannot be followed, by its size, as some take minutes or gigabytes, and by a text's begin."""
-    parts = list(_parts(json.loads(content)))
-    multiples = [_digits(part["multipleOf"]) for part in parts if isinstance(part.get("multipleOf"), int | float)]
+    multiples: list[int] = []
+    patterns = 0
+    joins = False  # whether a value follows several schemas
+    for part in _parts(json.loads(content)):
+        if isinstance(part.get("multipleOf"), int | float):
+            multiples.append(_digits(part["multipleOf"]))
+        patterns += "pattern" in part
+        joins |= "allOf" in part or len(part.keys() & {"$ref", "anyOf", "oneOf", "pattern"}) > 1
     if max(sum(multiples), math.lcm(*multiples)) > MOST_REMAINDERS:  # a value may have to be a multiple of all of them
         return f"its values of multipleOf have a sum or a least common multiple above {MOST_REMAINDERS:,}"
-    joins = any("allOf" in part or len(part.keys() & {"$ref", "anyOf", "oneOf", "pattern"}) > 1 for part in parts)
-    if joins and sum("pattern" in part for part in parts) > MOST_JOINED:
+    if joins and patterns > MOST_JOINED:
         return f"it joins schemas and has more than {MOST_JOINED} patterns"
     matcher = _compiled(tokens, grammar).deep_copy()
     for _ in range(TRIED):
@@ -208,15 +234,23 @@ def _reason_against(content: str, grammar: str, tokens: LLTokenizer) -> str:
 
 def _digits(value: float) -> int:
     """Return a positive number's digits as a whole number: 25 for 0.25."""
-    written = Decimal(str(value)).normalize()
-    return max(0, int(written.scaleb(max(0, -int(written.as_tuple().exponent)))))
+    digits = Decimal(str(value)).normalize()
+    exponent = int(digits.as_tuple().exponent)
+    if exponent < 0:
+        digits = digits.scaleb(-exponent)
+    return max(0, int(digits))
 
 
 def _parts(schema: Any) -> Iterator[dict[str, Any]]:
+    """Yield the objects in a schema, itself included."""
+    values: Iterable[Any] = ()
     if isinstance(schema, dict):
         yield schema
-    for each in schema.values() if isinstance(schema, dict) else schema if isinstance(schema, list) else ():
-        yield from _parts(each)
+        values = schema.values()
+    elif isinstance(schema, list):
+        values = schema
+    for value in values:
+        yield from _parts(value)
 
 
 def engine_reason(message: str) -> str:
@@ -259,10 +293,11 @@ class FollowingText:
                 "a schema is for the answer after the model's thoughts, but their end is not a token of this model: "
                 "switch thinking off, or use another model"
             )
-        self._parser, self._thinks, self._may_think = parser, parser.begins_in is not None, parser.expects
-        self.engine = _engine(
-            parser.vocabulary, frozenset({*parser.opening, *parser.closing, *parser.frames}), tuple(ends.ids)
-        )
+        self._parser = parser
+        self._thinks = parser.begins_in is not None
+        self._may_think = parser.expects
+        markers = frozenset({*parser.opening, *parser.closing, *parser.frames})
+        self.engine = _engine(parser.vocabulary, markers, tuple(ends.ids))
         try:
             self._matcher = schema.matcher(self.engine)
         except ValueError as error:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from itertools import chain
 from typing import Any
 
 import torch
@@ -62,7 +63,11 @@ def several(
     if Ability.SAMPLING not in lvlm.decoder.abilities:
         count = 1
     drawn = [seeds_of(seed, count) for seed in seeds]
-    rows = [row for row in range(len(seeds)) for _ in range(count)]
+    of_samples: list[int] = []
+    rows: list[int] = []  # of each text, that of its prompt
+    for row, picture_seeds in enumerate(drawn):
+        of_samples += picture_seeds[1:]
+        rows += [row] * count
     back = None
     if lvlm.leaves_trail:  # the prompts, each with one token
         start = Start([[]] * len(seeds), new_tokens=1)
@@ -71,23 +76,26 @@ def several(
     if back is None:
         return _one_by_one(lvlm, inputs, drawn, heat=heat, task=task, trail=trail, schema=schema)
 
+    continued, start = back
     settings = lvlm.preset.generation
-    own = sampler(seeds, settings) if settings.temperature > 0 else LogitsProcessorList()
-    samples = sampler([seed for row in drawn for seed in row[1:]], Generation(temperature=heat))
+    first = sampler(seeds, settings) if settings.temperature > 0 else LogitsProcessorList()
+    samples = sampler(of_samples, Generation(temperature=heat))
     stopping = (WithFirst(count, lvlm.ends.ids),) if with_first else ()
-    start = replace(back[1], processors=(Mixed(count, own, samples),), stopping=stopping)
+    start = replace(start, processors=(Mixed(count, first, samples),), stopping=stopping)
     decoded = Trail(rows)
     tokens = at_heat(lvlm, 0.0).generate(
-        back[0],
-        seeds=[seed for row in drawn for seed in row],
+        continued,
+        seeds=list(chain.from_iterable(drawn)),
         task=task,
         start=start,
         trail=decoded,
         schemas=None if schema is None else [schema] * len(rows),
     )
     decoded.end(tokens.tolist())
-    ended = [lvlm.ends.until_end(row) for row in tokens.tolist()]
-    return Several([ended[first : first + count] for first in range(0, len(ended), count)], decoded)
+    texts: list[list[list[int]]] = [[] for _ in drawn]
+    for row, text in zip(rows, tokens.tolist(), strict=True):
+        texts[row].append(lvlm.ends.until_end(text))
+    return Several(texts, decoded)
 
 
 def _one_by_one(
@@ -106,8 +114,8 @@ def _one_by_one(
         model = at_heat(lvlm, heat) if number else lvlm
         schemas = None if schema is None else [schema] * len(seeds)
         tokens = model.generate(inputs, seeds=seeds, task=task, schemas=schemas).tolist()
-        for row, own in enumerate(tokens):
-            texts[row].append(lvlm.ends.until_end(own))
+        for row, text in enumerate(tokens):
+            texts[row].append(lvlm.ends.until_end(text))
     return Several(texts, trail)
 
 
@@ -120,7 +128,8 @@ class WithFirst(StoppingCriteria):
     """Ends the captions of a picture with its first one: longer ones seldom name more."""
 
     def __init__(self, count: int, ends: Sequence[int]) -> None:
-        self._count, self._ends = count, torch.tensor(sorted(ends))
+        self._count = count
+        self._ends = torch.tensor(sorted(ends))
 
     def __call__(self, input_ids: Any, scores: Any, **kwargs: Any) -> Any:
         """Return whether each text ends, `[B]`."""
@@ -132,7 +141,8 @@ class Mixed(LogitsProcessor):
     """Processors for the first of every `count` rows of a batch, and others for the samples between them."""
 
     def __init__(self, count: int, first: LogitsProcessorList, others: LogitsProcessorList) -> None:
-        self._count, self._parts = count, ((True, first), (False, others))
+        self._count = count
+        self._parts = ((True, first), (False, others))
 
     def __call__(self, input_ids: Any, scores: Any) -> Tensor:
         """Return the processed `scores [B, V]`."""

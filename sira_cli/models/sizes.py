@@ -19,7 +19,7 @@ from sira_cli.models.preset import Preset
 
 BYTES = {"8bit": 1.0, "4bit": 0.5}  # of a quantized weight
 PROCESS = 450_000_000  # bytes of a process with torch and transformers, before it loads a model (measured: 0.42 GB)
-LOGITS = 6  # float32 numbers per vocabulary entry: see `models/memory.py`
+LOGITS = 6  # float32 numbers per vocabulary entry and text: both streams', their contrast, the picking of a token
 TEXT_TOKENS = 40  # of a prompt: the template, and a short question
 
 
@@ -59,14 +59,15 @@ def _shipped() -> dict[str, dict[str, Any]]:
 
 def size_of(preset: Preset) -> ModelSize | None:
     """Return the size of a shipped preset's model; None: it is not known."""
-    return ModelSize(**_shipped()[preset.name]) if preset.name in _shipped() else None
+    size = _shipped().get(preset.name)
+    return None if size is None else ModelSize(**size)
 
 
 USABLE = 0.85  # share of a device's memory that one program can have: the system and a desktop take the rest
 
 
 @dataclass(frozen=True)
-class Memory:
+class DeviceMemory:
     """Memory for models, in bytes: of all GPUs together, else of the machine."""
 
     total: int
@@ -78,15 +79,15 @@ class Memory:
         return int(USABLE * self.total)
 
 
-def memory_for_models(device: str) -> Memory:
+def memory_for_models(device: str) -> DeviceMemory:
     """Return the memory of a device (`pick_device`): of all GPUs, else the machine's, which a Mac's GPU takes too."""
     if device.startswith("cuda"):
         import torch
 
-        each = [torch.cuda.mem_get_info(index) for index in range(torch.cuda.device_count())]
-        return Memory(sum(total for _, total in each), sum(free for free, _ in each))
+        gpus = [torch.cuda.mem_get_info(index) for index in range(torch.cuda.device_count())]
+        return DeviceMemory(sum(total for _, total in gpus), sum(free for free, _ in gpus))
     memory = psutil.virtual_memory()
-    return Memory(memory.total, memory.available)
+    return DeviceMemory(memory.total, memory.available)
 
 
 def needed(preset: Preset) -> int | None:
@@ -94,9 +95,12 @@ def needed(preset: Preset) -> int | None:
 
     For a model without a known shape, that is its files and 15 %.
     """
-    size, quantization = size_of(preset), preset.load.quantization
+    size = size_of(preset)
+    quantization = preset.load.quantization
     if size is None:
-        return None if quantization or not preset.download_gb else int(1.15e9 * preset.download_gb)
+        if quantization or not preset.download_gb:
+            return None
+        return int(1.15e9 * preset.download_gb)
     itemsize = 4 if preset.load.dtype == "float32" else 2
     in_layers = None if quantization is None else BYTES[quantization]
     return size.needed(preset.generation.max_new_tokens, itemsize, in_layers)
@@ -105,16 +109,22 @@ def needed(preset: Preset) -> int | None:
 def downwards(preset: Preset) -> Iterator[Preset]:
     """Yield the preset, then smaller shipped ones of its family, the largest first."""
     yield preset
-    own = size_of(preset)
-    sizes = [(size.weights, each.name, each) for each in presets.shipped() if (size := size_of(each)) is not None]
-    for weights, _, each in sorted(sizes, key=lambda row: row[:2], reverse=True):
-        if each.family == preset.family and own is not None and weights < own.weights:
-            yield each
+    size = size_of(preset)
+    if size is None:
+        return
+    smaller = []
+    for other in presets.shipped():
+        other_size = size_of(other)
+        if other.family == preset.family and other_size is not None and other_size.weights < size.weights:
+            smaller.append((other_size.weights, other.name, other))
+    for _, _, other in sorted(smaller, key=lambda row: row[:2], reverse=True):
+        yield other
 
 
-def smallest_that_fits(memory: Memory) -> tuple[str, int] | None:
+def smallest_that_fits(memory: DeviceMemory) -> tuple[str, int] | None:
     """Return the name and the bytes of the shipped preset that takes the least memory; None: it does not fit."""
-    size, name = min((size, preset.name) for preset in presets.shipped() if (size := needed(preset)) is not None)
+    sizes = [(needed(preset), preset.name) for preset in presets.shipped()]
+    size, name = min((size, name) for size, name in sizes if size is not None)
     return (name, size) if size <= memory.usable else None
 
 
@@ -125,8 +135,10 @@ def check_default_fits(preset: Preset, device: str) -> None:
     if takes is None or takes <= memory.usable:
         return
     instead = "no other one fits either; `preset=` demo needs no download, but knows drawn scenes only"
-    if (least := smallest_that_fits(memory)) is not None:
-        instead = f"the smallest that fits is `preset=` {least[0]}, {least[1] / 1e9:.1f} GB"
+    smallest = smallest_that_fits(memory)
+    if smallest is not None:
+        name, size = smallest
+        instead = f"the smallest that fits is `preset=` {name}, {size / 1e9:.1f} GB"
     raise SettingsError(
         f"the default preset {preset.name} takes about {takes / 1e9:.1f} GB of memory, and this machine has "
         f"{memory.total / 1e9:.1f} GB: {instead}. To try it all the same, add `preset=` {preset.name}; `sira doctor` "
