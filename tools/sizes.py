@@ -24,9 +24,10 @@ from sira_cli.analysis.bench import random_models, shape_names
 from sira_cli.core.arguments import CACHE
 from sira_cli.core.families import text_stack
 from sira_cli.models import presets
+from sira_cli.models.chat import chat_inputs
 from sira_cli.models.memory import cache_bytes
 from sira_cli.models.preset import Preset
-from sira_cli.models.processor import chat_inputs, load_processor
+from sira_cli.models.processor import load_processor
 from sira_cli.models.sizes import ModelSize
 from tests.support import checkpoints
 

@@ -11,8 +11,9 @@ from torch import Tensor
 from sira_cli.errors import LongPromptError, SettingsError
 from sira_cli.methods.base import Method, PromptBatch
 from sira_cli.methods.prompts import Conversation, Prompt, pictures_of, turns_of
+from sira_cli.models.chat import chat_inputs, check_chat
 from sira_cli.models.preset import Preset, check_text
-from sira_cli.models.processor import chat_inputs, check_chat, pad_to_square
+from sira_cli.models.resizing import pad_to_square
 from sira_cli.models.sampling import derived_seed
 from sira_cli.models.vocabulary import Vocabulary
 

@@ -29,13 +29,14 @@ from sira_cli.errors import ModelNotFoundError, SettingsError, SiraError, Unsupp
 from sira_cli.files import from_home
 from sira_cli.methods.base import Method
 from sira_cli.models import presets
+from sira_cli.models.chat import parser_of
 from sira_cli.models.cpu import HALVES, on_processor
 from sira_cli.models.hub import Download, find_checkpoint, find_config, first_line
 from sira_cli.models.packing import PackedConfig, can_pack, packed_bytes
 from sira_cli.models.placement import Placement, pick_device, place
 from sira_cli.models.preset import Preset
 from sira_cli.models.presets import calibrated
-from sira_cli.models.processor import load_processor, parser_of, read_settings
+from sira_cli.models.processor import load_processor, read_settings
 from sira_cli.models.quantization import quantization_config
 from sira_cli.models.vocabulary import Vocabulary
 

@@ -21,11 +21,11 @@ from sira_cli.methods import require
 from sira_cli.methods.base import Ability, Method
 from sira_cli.methods.prompts import Prompt
 from sira_cli.models import combinations
+from sira_cli.models.chat import parser_of
 from sira_cli.models.inputs import BRANCH, PromptInputs
 from sira_cli.models.placement import devices_of
 from sira_cli.models.preset import Preset
 from sira_cli.models.presets import calibrated
-from sira_cli.models.processor import parser_of
 from sira_cli.models.progress import NewTokens, Start, TextPieces, Trail, WordScores
 from sira_cli.models.sampling import SchemaMask, derived_seed, processors_of, sampler
 from sira_cli.models.schema import FollowingText, Schema

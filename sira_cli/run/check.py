@@ -75,7 +75,7 @@ class Check(PictureTask):
 
     def inputs(self, lvlm: LoadedModel, items: Sequence[Item[Result]], images: Sequence[Shown]) -> Any:
         """Return True: questions are prepared when the objects are known."""
-        from sira_cli.models.processor import check_pictures
+        from sira_cli.models.resizing import check_pictures
 
         check_pictures(lvlm.processor, images)
         return True

@@ -19,9 +19,9 @@ from sira_cli.methods.ict import Ict, slices_of
 from sira_cli.methods.maskcd import MASS, MaskCd, usual_threshold, z_scores
 from sira_cli.methods.vcd import Vcd, noised, signal_share
 from sira_cli.methods.vti import Vti
+from sira_cli.models.chat import chat_inputs
 from sira_cli.models.inputs import BRANCH
 from sira_cli.models.presets import SHIPPED_CALIBRATIONS
-from sira_cli.models.processor import chat_inputs
 from sira_cli.pictures.sources import as_picture
 from tests.support import reference_methods as slow
 from tests.support import tiny

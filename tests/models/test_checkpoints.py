@@ -26,9 +26,10 @@ from skimage import data
 from sira_cli import load
 from sira_cli.errors import PictureError
 from sira_cli.models import presets
+from sira_cli.models.chat import chat_inputs
 from sira_cli.models.load import check_structure, inspect_model
 from sira_cli.models.preset import Preset
-from sira_cli.models.processor import chat_inputs, load_processor
+from sira_cli.models.processor import load_processor
 from tests.support import checkpoints
 from tests.support.checkpoints import WRITERS
 from tests.support.helpers import by_the_letter, mostly_slow

@@ -16,10 +16,10 @@ from sira_cli.core.image_tokens import ImageTokens
 from sira_cli.errors import LongPromptError, SettingsError, UnsupportedModelError
 from sira_cli.methods import METHODS
 from sira_cli.methods.prompts import Conversation, Turn
-from sira_cli.models import presets
-from sira_cli.models import processor as loaded
+from sira_cli.models import presets, resizing
+from sira_cli.models.chat import chat_inputs
 from sira_cli.models.preset import ImageSettings, Preset
-from sira_cli.models.processor import chat_inputs, load_processor
+from sira_cli.models.processor import load_processor
 from tests.support import checkpoints
 from tests.support.checkpoints import ALL, edited
 from tests.support.helpers import by_the_letter, under
@@ -134,7 +134,7 @@ def test_the_command_has_an_option_for_the_size(sira, qwen_folder, photos):
 def test_no_processor_makes_a_giant(family, checkpoint_of, monkeypatch):
     """Of a thin picture; the limit is lowered to more pixels than any processor here makes by its settings."""
     sizes, resize = list[tuple[int, int]](), Image.Image.resize
-    monkeypatch.setattr(loaded, "MOST", 2**18)
+    monkeypatch.setattr(resizing, "MOST", 2**18)
     noted = lambda own, size, *args, **more: sizes.append(size) or resize(own, size, *args, **more)  # noqa: E731
     monkeypatch.setattr(Image.Image, "resize", noted)
     processor = load_processor(checkpoint_of(family))

@@ -13,8 +13,8 @@ from safetensors.torch import load_file
 from sira_cli.demo.questions import held_out
 from sira_cli.demo.scenes import make_scene, render
 from sira_cli.errors import SettingsError
+from sira_cli.models.chat import chat_inputs
 from sira_cli.models.presets import BUNDLED_FOLDER
-from sira_cli.models.processor import chat_inputs
 from sira_cli.run.lvlm import load
 from tools import train
 from tools.pictures import Pictures
