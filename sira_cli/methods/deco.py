@@ -49,8 +49,8 @@ class Deco(Method):
             inputs[number] = args[0][:, -1].clone()  # a view would keep every row of the prompt
 
         def correct(model: Any, args: Any, output: Any) -> Any:
-            rows = torch.stack([each.to(head.weight.device) for each in inputs.values()])  # [C, B, d]
-            early = head(backbone.norm(rows)).float()  # [C, B, V]
+            rows = [row.to(head.weight.device) for row in inputs.values()]
+            early = head(backbone.norm(torch.stack(rows))).float()  # [C, B, V]
             z = output.logits[:, -1].float()  # [B, V]
             output.logits = self.rule(z, early.to(z.device))[:, None]  # [B, 1, V]
             return output

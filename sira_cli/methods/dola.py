@@ -62,33 +62,36 @@ class Dola(Method):
             early[number] = args[0][:, -1]
 
         def contrast(model: Any, args: Any, output: Any) -> Any:
-            rows, z = torch.stack(list(early.values())), output.logits[:, -1].float()  # [C, B, d], [B, V]
+            rows = torch.stack(list(early.values()))  # [C, B, d]
+            z = output.logits[:, -1].float()  # [B, V]
             log_q = head(rows.to(head.weight.device)).float().log_softmax(dim=-1)  # [C, B, V]
             output.logits = self.rule(z.log_softmax(dim=-1), log_q.to(z.device))[:, None]  # [B, 1, V]
             return output
 
         with attached_hooks(model, backbone.norm) as handles:
-            for number in self.candidates(len(backbone.decoder_layers), tied):
-                handles.append(backbone.decoder_layers[number].register_forward_pre_hook(partial(keep, number)))
+            layers = backbone.decoder_layers
+            for number in self.candidates(len(layers), tied):
+                handles.append(layers[number].register_forward_pre_hook(partial(keep, number)))
             handles.append(model.register_forward_hook(contrast))
             yield
 
     def candidates(self, layers: int, tied: bool) -> list[int]:
         """Return the layers whose inputs are candidates, chosen as in transformers."""
-        start, middle = min(2, layers - 1) * tied, layers // 2  # under a tied head h_0 predicts its own token
+        middle = layers // 2
+        deep = layers > 40
         if self.for_task("caption").bucket == "high":
-            return list(range(layers - 20 if layers > 40 else middle, layers, 2))
+            return list(range(layers - 20 if deep else middle, layers, 2))
+        start = min(2, layers - 1) if tied else 0  # under a tied head h_0 predicts its own token
         if start == middle:  # only one layer is left
             return [start]
-        found = list(range(start, 20 if layers > 40 else middle, 2))
-        if not found:
+        low = list(range(start, 20 if deep else middle, 2))
+        if not low:
             raise SettingsError(f"method dola: {layers} layers are too few for the bucket 'low': use high")
-        return found
+        return low
 
     def rule(self, log_p: Tensor, log_q: Tensor) -> Tensor:
         """Contrast with the candidate of the largest Jensen-Shannon divergence: `[B, V]`, `[C, B, V]` -> `[B, V]`."""
-        p, q = log_p.exp(), log_q.exp()
-        m = (p + q) / 2  # [C, B, V]
+        m = (log_p.exp() + log_q.exp()) / 2  # [C, B, V]
         log_m = m.log()
         # KL(M || P) and KL(M || Q): the order of arguments is the published code's
         divergence = (m * (2 * log_m - log_p - log_q)).nan_to_num(0).sum(dim=-1) / 2  # [C, B]

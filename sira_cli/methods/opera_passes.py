@@ -50,7 +50,11 @@ class Passes:
         backbone = find_backbone(model)
         self.norm = backbone.norm  # the model's final norm
         self.cache: Any = DynamicCache()  # keys and values of all beams, N columns
-        self._model, self._layers, self._beams = model, backbone.decoder_layers, beams
+        self._model = model
+        self._layers = backbone.decoder_layers
+        self._beams = beams
+        self._prompt = 0  # S, tokens of the prompts
+        self._per_token: dict[str, Tensor] = {}  # inputs of all beams, [..., R, S + t], by the names of PER_TOKEN
         self._siblings = 0  # tokens of a beam in a pass that looks ahead
         self._weights = torch.empty(0)  # [R, H, C, N + C] of that pass
 
@@ -78,80 +82,97 @@ class Passes:
         if kwargs.get("attention_mask") is None:
             kwargs = {**kwargs, "attention_mask": torch.ones_like(input_ids)}
         self._prompt = input_ids.shape[1]  # S
-        self._per_token = {
-            name: kwargs[name].expand(*kwargs[name].shape[:-2], *input_ids.shape).repeat_interleave(self._beams, dim=-2)
-            for name in PER_TOKEN
-            if kwargs.get(name) is not None
-        }
+        self._per_token = {}
+        for name in PER_TOKEN:
+            per_prompt = kwargs.get(name)
+            if per_prompt is not None:
+                per_prompt = per_prompt.expand(*per_prompt.shape[:-2], *input_ids.shape)
+                self._per_token[name] = per_prompt.repeat_interleave(self._beams, dim=-2)
         last: Tensor = output.logits[:, -1].to(input_ids.device, torch.float32)
         return last.repeat_interleave(self._beams, dim=0)
 
     def look_ahead(self, tokens: Tensor) -> Ahead:
         """Run C possible next tokens of each beam, `[R, C]`. The cache holds none of them afterwards."""
-        count, columns = tokens.shape[1], self.cache.get_seq_length()
-        one = next_inputs(self._model, {}, self._per_token)
-        several = {name: torch.cat([each, *[each[..., -1:]] * (count - 1)], dim=-1) for name, each in one.items()}
+        count = tokens.shape[1]
+        columns = self.cache.get_seq_length()
+        per_token = {}
+        for name, longer in next_inputs(self._model, {}, self._per_token).items():
+            siblings = [longer[..., -1:]] * (count - 1)  # the same as the first next token
+            per_token[name] = torch.cat([longer, *siblings], dim=-1)
         self._siblings = count
         try:
-            output = self._run(tokens, several, self.cache, keep=count)
+            output = self._run(tokens, per_token, self.cache, keep=count)
         finally:
             self._siblings = 0
         stored = []
         for layer in self.cache.layers:
             stored.append((layer.keys[:, :, columns:], layer.values[:, :, columns:]))
-            layer.keys, layer.values = layer.keys[:, :, :columns], layer.values[:, :, :columns]
+            layer.keys = layer.keys[:, :, :columns]
+            layer.values = layer.values[:, :, :columns]
         weights = self._weights.amax(dim=1)  # [R, C, N + C]
         weights = weights / weights.sum(dim=-1, keepdim=True)
-        own = weights[:, :, columns:].diagonal(dim1=1, dim2=2)  # [R, C]
-        attention = torch.cat([weights[:, :, :columns], own[:, :, None]], dim=2)
+        to_itself = weights[:, :, columns:].diagonal(dim1=1, dim2=2)  # [R, C]
+        attention = torch.cat([weights[:, :, :columns], to_itself[:, :, None]], dim=2)
         return Ahead(output.logits[:, -count:].to(tokens.device), attention.to(tokens.device), stored)
 
     def keep(self, ahead: Ahead, parents: Tensor, place: Tensor, length: int) -> None:
         """Let beams follow others as in `follow`, each with its looked-ahead token at `place [R']`."""
-        for layer, new in zip(self.cache.layers, ahead.stored, strict=True):
-            layer.keys, layer.values = (
-                torch.cat([*self._followed(stored, parents, length), _token(more, parents, place)], dim=2)
-                for stored, more in zip((layer.keys, layer.values), new, strict=True)
-            )
+        for layer, (keys, values) in zip(self.cache.layers, ahead.stored, strict=True):
+            layer.keys = self._followed(layer.keys, parents, length, _token(keys, parents, place))
+            layer.values = self._followed(layer.values, parents, length, _token(values, parents, place))
         self._per_token = next_inputs(self._model, {}, self._followed_inputs(parents, length))
 
     def follow(self, parents: Tensor, length: int) -> None:
-        """Let beams follow others: row i becomes row `parents[i]`, `[R']`; columns that no text needs leave."""
+        """Let beams follow others: row i becomes row `parents[i]`; columns that no text needs leave.
+
+        Args:
+            parents: `[R']`.
+            length: tokens of the longest text.
+        """
         for layer in self.cache.layers:
-            layer.keys, layer.values = (
-                torch.cat(self._followed(stored, parents, length), dim=2) for stored in (layer.keys, layer.values)
-            )
+            layer.keys = self._followed(layer.keys, parents, length)
+            layer.values = self._followed(layer.values, parents, length)
         self._per_token = self._followed_inputs(parents, length)
 
-    def _followed(self, stored: Tensor, parents: Tensor, length: int) -> tuple[Tensor, Tensor]:
-        """Return the columns up to the prompts' last one, which a picture's beams share, and those after it."""
-        parents, end = parents.to(stored.device), stored.shape[2] - length
-        shared = stored[:, :, end - self._prompt : end]  # [R, H, S, D]
-        return shared if len(parents) == len(stored) else shared[parents], stored[parents, :, end:]
+    def _followed(self, stored: Tensor, parents: Tensor, length: int, *new: Tensor) -> Tensor:
+        """Return the columns of the prompts, of the texts, and new ones, of the rows that beams follow."""
+        parents = parents.to(stored.device)
+        end = stored.shape[2] - length
+        prompt = stored[:, :, end - self._prompt : end]  # [R, H, S, D]; a picture's beams share it
+        if len(parents) != len(stored):
+            prompt = prompt[parents]
+        return torch.cat([prompt, stored[parents, :, end:], *new], dim=2)
 
     def _followed_inputs(self, parents: Tensor, length: int) -> dict[str, Tensor]:
-        return {name: each[..., parents, -(self._prompt + length) :] for name, each in self._per_token.items()}
+        columns = slice(-(self._prompt + length), None)
+        return {name: stored[..., parents, columns] for name, stored in self._per_token.items()}
 
     def go_back(self, rows: slice, length: int, tokens: Tensor, longest: int) -> Tensor:
-        """Replace a picture's beams by shorter ones, and return the logits of their next tokens, `[K, V]` float32."""
-        # tokens [K, p]; length: of the current beams; longest: of any picture's text afterwards
+        """Replace a picture's beams by shorter ones, and return the logits of their next tokens, `[K, V]` float32.
+
+        Args:
+            rows: of the beams.
+            length: tokens of the current beams.
+            tokens: of the shorter ones, `[K, p]`.
+            longest: tokens of any picture's longest text afterwards.
+        """
         columns = self.cache.get_seq_length()
-        prompt = slice(columns - length - self._prompt, columns - length)
+        end = columns - length
+        prompt = slice(end - self._prompt, end)
         cache: Any = DynamicCache()
         for number, layer in enumerate(self.cache.layers):
             cache.update(layer.keys[rows, :, prompt], layer.values[rows, :, prompt], number)
-        per_token = {name: each[..., rows, prompt] for name, each in self._per_token.items()}
+        per_token = {name: stored[..., rows, prompt] for name, stored in self._per_token.items()}
         for _ in range(tokens.shape[1]):
             # one by one: some inputs differ between new tokens and the prompt
             per_token = next_inputs(self._model, {}, per_token)
         output = self._run(tokens, per_token, cache, keep=1)
         width = self._prompt + longest
-        for layer, own in zip(self.cache.layers, cache.layers, strict=True):
-            layer.keys = _replaced(layer.keys, own.keys, rows, (-4, -2), width)
-            layer.values = _replaced(layer.values, own.values, rows, (-4, -2), width)
-        self._per_token = {
-            name: _replaced(each, per_token[name], rows, (-2, -1), width) for name, each in self._per_token.items()
-        }
+        for layer, shorter in zip(self.cache.layers, cache.layers, strict=True):
+            layer.keys = _replaced(layer.keys, shorter.keys, rows, (-4, -2), width)
+            layer.values = _replaced(layer.values, shorter.values, rows, (-4, -2), width)
+        for name, stored in self._per_token.items():
+            self._per_token[name] = _replaced(stored, per_token[name], rows, (-2, -1), width)
         last: Tensor = output.logits[:, -1].to(tokens.device, torch.float32)
         return last
 
@@ -176,8 +197,9 @@ class Passes:
         mask = kwargs[name]  # [R or 1, 1, C, N + C]
         if mask is None:
             raise UnsupportedModelError(f"method opera cannot split tokens in {type(layer).__name__}: it has no mask")
-        first, own = mask[:, :, :1], torch.eye(count, dtype=torch.bool, device=mask.device)
-        siblings = torch.where(own, first[..., -count : 1 - count], first[..., -1:])  # its own column, and the last's
+        first = mask[:, :, :1]
+        itself = torch.eye(count, dtype=torch.bool, device=mask.device)
+        siblings = torch.where(itself, first[..., -count : 1 - count], first[..., -1:])  # its column, and the last one
         rest = first[..., :-count].expand(-1, -1, count, -1)
         return args, {**kwargs, name: torch.cat([rest, siblings], dim=-1)}
 
@@ -193,8 +215,12 @@ def _token(new: Tensor, row: Tensor, place: Tensor) -> Tensor:
 
 
 def _replaced(stored: Tensor, new: Tensor, rows: slice, dims: tuple[int, int], width: int) -> Tensor:
-    """Replace some rows; all rows get width `width`, padded or cut on the left."""
-    (row, column), size = dims, stored.shape[dims[0]]
-    parts = [stored.narrow(row, 0, rows.start), new, stored.narrow(row, rows.stop, size - rows.stop)]
-    behind = (0, 0) * (-1 - column)
-    return torch.cat([F.pad(part, (*behind, width - part.shape[column], 0)) for part in parts], dim=row)
+    """Replace some rows; all rows get width `width`, padded or cut on the left. `dims`: of rows, and of columns."""
+    row, column = dims
+    after = stored.shape[row] - rows.stop
+    padded = []
+    for part in (stored.narrow(row, 0, rows.start), new, stored.narrow(row, rows.stop, after)):
+        left = width - part.shape[column]
+        padding = (0, 0, left, 0) if column == -2 else (left, 0)  # of the last dimension first
+        padded.append(F.pad(part, padding))
+    return torch.cat(padded, dim=row)

@@ -59,19 +59,32 @@ class Search:
     """The search for one picture's text."""
 
     def __init__(self, rule: Any, prompt: Tensor, image: Tensor, padding: int, ending: Ending) -> None:
-        """Begin with an empty text."""
-        # rule: the `Opera`; prompt [S], image [S]
+        """Begin with an empty text.
+
+        Args:
+            rule: the `Opera`.
+            prompt: `[S]` ids.
+            image: `[S]` bool, P_img.
+            padding: number of padding tokens in the prompt.
+            ending: when texts end.
+        """
         self.beams = Beams(
             tokens=prompt.new_zeros((rule.beams, 0)),
             scores=torch.tensor([0.0] + [ENDED] * (rule.beams - 1), device=prompt.device),
             log_phi=torch.zeros((rule.beams, 0), device=prompt.device),
         )
-        self.done, self.longest = False, 0  # whether no text can beat the best ended one; largest length so far
-        self._rule, self._prompt, self._image, self._ending = rule, prompt, image, ending
+        self.done = False  # whether no text can beat the best ended one
+        self.longest = 0  # largest length so far
+        self._rule = rule
+        self._prompt = prompt
+        self._image = image
+        self._ending = ending
         self._published = rule.length == "published"
         # In the published code, LLaVA's prompts have one placeholder per picture when `generate` gets them.
         rest = int((image[1:] & image[:-1]).sum())  # image tokens that follow one
-        self._counted = len(prompt) - padding - rest if self._published else 0
+        self._counted = 0  # tokens of the prompt that count as the text's
+        if self._published:
+            self._counted = len(prompt) - padding - rest
         # One entry per step since the beginning of the text; a rollback shortens them.
         self._before: list[Beams] = []
         self._trusted: list[list[int]] = []  # per beam, the column that most of its candidates trust most
@@ -91,12 +104,18 @@ class Search:
         return F.pad(self.beams.log_phi, (0, 1))[:, None] + row.log()
 
     def weigh(self, logits: Tensor, candidates: Tensor, attention: Tensor) -> Tensor:
-        """Return the log-probabilities of the candidates under the penalty; -inf for all other tokens."""
-        # logits [K, V], candidates [K, C], attention [K, C, S + t + 1] -> [K, V]
+        """Return log-probabilities of the candidates under the penalty, `[K, V]`; -inf for all other tokens.
+
+        Args:
+            logits: `[K, V]`.
+            candidates: `[K, C]` tokens.
+            attention: `[K, C, S + t + 1]` of each candidate's row.
+        """
         largest, column = self.log_phi(attention).max(dim=-1)  # [K, C], phi_c and c
         self._trusted.append([min(multimode(row)) for row in column.tolist()])
         if self.length < EARLY:
-            gain = attention[:, :, : len(self._prompt)][:, :, self._image].sum(dim=-1)  # [K, C]
+            on_prompt = attention[:, :, : len(self._prompt)]
+            gain = on_prompt[:, :, self._image].sum(dim=-1)  # [K, C]
         else:
             gain = -self._rule.damping * largest.clamp(max=LARGEST).exp()
         weighed = logits.gather(1, candidates) + self._rule.penalty * gain
@@ -105,7 +124,7 @@ class Search:
     def way_back(self) -> int | None:
         """Return the length to go back to, if every beam has trusted one column for too long; else None."""
         trusted = min(multimode(self._trusted[-1]))
-        counts = [[column == trusted for column in beam].count(True) for beam in zip(*self._trusted, strict=True)]
+        counts = [beam.count(trusted) for beam in zip(*self._trusted, strict=True)]
         if trusted < EARLY or min(counts) <= self._rule.threshold:
             return None
         for length in (trusted + 1, trusted):
@@ -136,12 +155,21 @@ class Search:
         return logits.flatten().index_fill(0, refused, -torch.inf).view_as(logits).log_softmax(dim=-1)
 
     def step(self, log_probs: Tensor) -> tuple[Tensor, Tensor]:
-        """Take the next token of every beam, as in transformers' beam search; unless done, `settle` must follow."""
-        # log_probs [K, V] -> parents, tokens [K]
-        now, ending, beams = self.beams, self._ending, self._rule.beams
+        """Take the next token of every beam, as in transformers' beam search; unless done, `settle` must follow.
+
+        Args:
+            log_probs: `[K, V]`.
+
+        Returns:
+            The beams that the new ones continue, and their tokens, `[K]` each.
+        """
+        now = self.beams
+        ending = self._ending
+        beams = self._rule.beams
         totals = (log_probs + now.scores[:, None]).flatten()  # [K V]
         scores, flat = totals.topk(min(ending.kept, len(totals)))  # [N]
-        parents, tokens = flat // log_probs.shape[1], flat % log_probs.shape[1]
+        parents = flat // log_probs.shape[1]
+        tokens = flat % log_probs.shape[1]
         longer = torch.cat([now.tokens[parents], tokens[:, None]], dim=1)  # [N, t + 1]
         ended = ending.criteria(torch.cat([self._prompt.expand(len(flat), -1), longer], dim=1))  # [N]
         running, best = (scores + ended * ENDED).topk(beams)  # [K]
@@ -151,20 +179,27 @@ class Search:
         self.beams = replace(now, tokens=longer[best], scores=running, log_phi=followed)
         self._finish(scores[:beams], longer[:beams], ended[:beams])
         self.longest = max(self.longest, self.length)
-        full = len(self.beams.finished) == beams
-        self.done = not self.beams.open or (full and ending.early_stopping is True) or bool(ended.all())
+        enough = ending.early_stopping is True and len(self.beams.finished) == beams
+        self.done = enough or not self.beams.open or bool(ended.all())
         return parents[best], tokens[best]
 
     def _finish(self, scores: Tensor, tokens: Tensor, ended: Tensor) -> None:
         """Keep the best ended texts: `[K]`, `[K, t]`, `[K]` of the best continuations."""
-        now, ending, beams = self.beams, self._ending, self._rule.beams
+        now = self.beams
+        ending = self._ending
+        beams = self._rule.beams
         finished = list(now.finished)
         if now.open and not (len(finished) == beams and ending.early_stopping is True):
-            without = torch.isin(tokens[:, -1], ending.ends) * self._published  # [K], an end token that does not count
-            final = (scores / (self._counted + self.length - without.int()) ** ending.length_penalty).tolist()
-            finished += [(final[row], tokens[row]) for row in ended.nonzero().flatten().tolist()]
+            lengths = torch.full_like(tokens[:, -1], self._counted + self.length)  # [K]
+            if self._published:  # an end token does not count
+                lengths -= torch.isin(tokens[:, -1], ending.ends).int()
+            final = (scores / lengths**ending.length_penalty).tolist()
+            for row in ended.nonzero().flatten().tolist():
+                finished.append((final[row], tokens[row]))
         finished = sorted(finished, key=lambda text: -text[0])[:beams]
-        hoped = ending.longest if ending.early_stopping == "never" and ending.length_penalty > 0 else self.length
+        hoped = self.length
+        if ending.early_stopping == "never" and ending.length_penalty > 0:
+            hoped = ending.longest
         # The published search hopes for the best continuation, even if it has just ended.
         hopeful = scores[0] if self._published else now.scores[0]
         best = float(hopeful / (self._counted + hoped) ** ending.length_penalty)
@@ -187,7 +222,9 @@ class OperaRun:
         """Prepare B searches; `image [B, S]` bool."""
         self.passes = passes  # the model, and the cache of all beams
         self.rollbacks = 0  # number of rollbacks of all searches
-        self._rule, self._image, self._streamer = rule, image, streamer
+        self._rule = rule
+        self._image = image
+        self._streamer = streamer
         self._streamed = 0
 
     def decode(
@@ -218,15 +255,19 @@ class OperaRun:
         )
         mask = kwargs.get("attention_mask")
         padding = [0] * len(input_ids) if mask is None else (mask == 0).sum(dim=-1).tolist()
-        prompts = zip(input_ids, self._image, padding, strict=True)
-        searches = [Search(self._rule, *prompt, ending) for prompt in prompts]
-        filler = int(pad if pad is not None else ends[0] if ends else 0)
-        self._processors, self._prompts, self._filler = logits_processor, input_ids, filler
+        searches = []
+        for prompt, image, count in zip(input_ids, self._image, padding, strict=True):
+            searches.append(Search(self._rule, prompt, image, count, ending))
+        self._processors = logits_processor
+        self._prompts = input_ids
+        self._filler = ends[0] if ends else 0
+        if pad is not None:
+            self._filler = int(pad)
         self._search(searches, self.passes.prompt(input_ids, kwargs))
         if self._streamer is not None:
             self._streamer.end()
         texts = [search.text() for search in searches]
-        padded = torch.nn.utils.rnn.pad_sequence(texts, batch_first=True, padding_value=filler)  # [B, T]
+        padded = torch.nn.utils.rnn.pad_sequence(texts, batch_first=True, padding_value=self._filler)  # [B, T]
         return torch.cat([input_ids, padded], dim=1)
 
     def _search(self, searches: list[Search], logits: Tensor) -> None:
@@ -241,15 +282,17 @@ class OperaRun:
                 log_probs[rows] = search.weigh(logits[rows], candidates[rows], attention)
             for rows, search in self._rows(running):
                 length = search.length
-                if (shorter := search.way_back()) is not None:
+                shorter = search.way_back()
+                if shorter is not None:
                     self.rollbacks += 1
                     search.go_back(shorter)
-                    longest = max(each.length for each in running.values())
+                    longest = max(other.length for other in running.values())
                     logits[rows] = self.passes.go_back(rows, length, search.beams.tokens, longest)
                     log_probs[rows] = search.choose_again(logits[rows])
                     candidates[rows] = -1  # no token was looked ahead
             log_probs = self._processed(running, log_probs, logits)
-            parents, tokens = [], []
+            parents = []
+            tokens = []
             for rows, search in self._rows(running):
                 parent, token = search.step(log_probs[rows])
                 if not search.done:
@@ -267,20 +310,25 @@ class OperaRun:
         """Update the model's beams from the searches, and return the logits of the next token, `[R, V]`.
 
         If all tokens are candidates, the look-ahead pass has the logits; else they need another pass.
+
+        Args:
+            running: searches that go on.
+            ahead: the look-ahead pass over `candidates [R, C]`.
+            parents, tokens: `[R]`, the beams that are continued, and by which tokens.
         """
-        # parents, tokens [R]
         length = max(search.length for search in running.values()) - 1
         hits = candidates[parents] == tokens[:, None]  # [R, C]
-        at = parents, hits.int().argmax(dim=1)
+        places = hits.int().argmax(dim=1)  # [R]
         if not bool(hits.any(dim=1).all()):
             self.passes.follow(parents, length)
             ahead = self.passes.look_ahead(tokens[:, None])
-            at = torch.arange(len(tokens), device=tokens.device), torch.zeros_like(tokens)
-        self.passes.keep(ahead, *at, length)
-        attention = ahead.attention[at]  # [R, N + 1]
+            parents = torch.arange(len(tokens), device=tokens.device)
+            places = torch.zeros_like(tokens)
+        self.passes.keep(ahead, parents, places, length)
+        attention = ahead.attention[parents, places]  # [R, N + 1]
         for rows, search in self._rows(running):
             search.settle(attention[rows, -(self._prompts.shape[1] + search.length) :])
-        return ahead.logits[at].float()
+        return ahead.logits[parents, places].float()
 
     def _rows(self, running: dict[int, Search]) -> Iterator[tuple[slice, Search]]:
         """Yield each search with the rows of its beams in the model."""
@@ -308,13 +356,16 @@ class OperaRun:
         for length in {search.length for search in running.values()}:
             ids = F.pad(self._prompts, (0, length), value=self._filler)  # [B, S + t]
             scores = log_probs.new_zeros((len(ids), log_probs.shape[1]))  # [B, V]
-            now = {number: rows.start for number, (rows, _) in zip(running, self._rows(running), strict=True)}
-            now = {number: row for number, row in now.items() if running[number].length == length}
-            pictures, first = list(now), torch.tensor(list(now.values()), device=ids.device)
+            pictures = []  # of this length
+            starts = []  # their first rows in the model
+            for number, (rows, search) in zip(running, self._rows(running), strict=True):
+                if search.length == length:
+                    pictures.append(number)
+                    starts.append(rows.start)
+            first = torch.tensor(starts, device=ids.device)
             for beam in range(self._rule.beams):
-                ids[pictures, self._prompts.shape[1] :] = torch.stack(
-                    [running[number].beams.tokens[beam] for number in pictures]
-                )
+                texts = [running[number].beams.tokens[beam] for number in pictures]
+                ids[pictures, self._prompts.shape[1] :] = torch.stack(texts)
                 scores[pictures] = log_probs[first + beam]
                 processed[first + beam] = self._processors(ids, scores)[pictures]  # type: ignore[arg-type] # LongTensor
         return processed

@@ -34,7 +34,8 @@ class Pai(WithoutImage):
 
     def rule(self, z: Tensor, z_contrast: Tensor, step: int) -> Tensor:
         """Contrast log-probabilities, then cut off."""
-        log_p, log_q = z.log_softmax(dim=-1), z_contrast.log_softmax(dim=-1)
+        log_p = z.log_softmax(dim=-1)
+        log_q = z_contrast.log_softmax(dim=-1)
         return plausible(self.gamma * (log_p - log_q) + log_q, log_p, self.beta)
 
     def check_model(self, model: Any, config: SiraConfig) -> None:
@@ -78,10 +79,13 @@ class Pai(WithoutImage):
 
         if passes.is_second or query.shape[2] not in (1, image.shape[1]):  # the second pass refuses other rows
             return own(module, query, key, value, mask, **kwargs)  # type: ignore[no-any-return]
-        last, columns = query[:, :, -1:], key.shape[2]
+        last = query[:, :, -1:]
+        columns = key.shape[2]
         keys = key.repeat_interleave(last.shape[1] // key.shape[1], dim=1)  # [B, H, kv, D]
-        scores = (last @ keys.mT).float() * (kwargs.get("scaling") or last.shape[-1] ** -0.5)  # [B, H, 1, kv]
-        if cap := kwargs.get("softcap"):
+        scaling = kwargs.get("scaling") or last.shape[-1] ** -0.5
+        scores = (last @ keys.mT).float() * scaling  # [B, H, 1, kv]
+        cap = kwargs.get("softcap")
+        if cap:
             scores = cap * torch.tanh(scores / cap)
         new = passes.steps if query.shape[2] == 1 else 0  # tokens after the prompt
         seen = F.pad(image, (0, new))[:, -columns:].to(scores.device)  # [B, kv]; a window has the newest only

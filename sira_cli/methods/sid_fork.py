@@ -36,7 +36,8 @@ class SidFork(Fork):
 
     def __init__(self, model: Any, config: SiraConfig, visible: Callable[[int], int]) -> None:
         check_columns(model, "method sid")
-        backbone, name = find_backbone(model), type(model).__name__
+        backbone = find_backbone(model)
+        name = type(model).__name__
         layers = len(backbone.decoder_layers)
         if backbone.first_boundary > BOUNDARY or layers <= BOUNDARY:
             raise UnsupportedModelError(
@@ -71,7 +72,8 @@ class SidFork(Fork):
         """Show text, and the image rows that the newest row chose."""
         assert self.image is not None
         rows = now.streams.rows  # [B, T], every row of the prompt but padding
-        image, chosen = (each.to(rows.device).gather(1, rows) for each in (self.image, self._chosen))
+        image = self.image.to(rows.device).gather(1, rows)
+        chosen = self._chosen.to(rows.device).gather(1, rows)
         return self._live & (~image | chosen)
 
     def _rank(self, attention: Any, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> None:

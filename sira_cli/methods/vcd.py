@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from itertools import islice
+from itertools import chain, islice
 from typing import TYPE_CHECKING, Any
 
 from sira_cli.errors import UnsupportedModelError
@@ -35,10 +35,11 @@ class Vcd(CutContrast):
 
     def branch_inputs(self, batch: PromptBatch) -> dict[str, Tensor]:
         """Return the same prompts with noised pictures."""
-        inputs, tokens = batch.inputs, batch.image_tokens.sum(dim=1)
+        inputs = batch.inputs
+        tokens = batch.image_tokens.sum(dim=1)
         if "pixel_values_videos" in inputs:  # under `sira_cli.attach`
             raise UnsupportedModelError("method vcd adds noise to pictures, not to videos")
-        counts = [len(pictures_of(each)) for each in batch.images] or [1] * len(tokens)
+        counts = [len(pictures_of(shown)) for shown in batch.images]
         branch = dict(inputs)
         if branch.keys().isdisjoint(PIXELS):
             raise UnsupportedModelError(f"method vcd finds no picture among the inputs {', '.join(inputs)}")
@@ -66,21 +67,32 @@ def noised(
 ) -> Tensor:
     """Return x' = sqrt(a) x + sqrt(1 - a) e of normalised pixels x, in float32; a = `signal_share(step)`.
 
-    Each prompt has its own seed, from which its pictures draw their noise e in order, independent of the batch.
-    Padding is unchanged. Qwen's patches hold `copies` of a frame (temporal_patch_size), which get one e.
+    Args:
+        inputs: the processor's output for B prompts; their pixels are in `pixel_values`. Padding is unchanged.
+        image_tokens: `[B]`, number of image tokens of each prompt.
+        copies: of a frame in Qwen's patches (temporal_patch_size), which get one e.
+        step: number of steps of noise, from 0.
+        seeds: of each prompt, from which its pictures draw their noise e in order, independent of the batch.
+        counts: number of each prompt's pictures; default: one.
+
+    Returns:
+        pixels in the shape of `pixel_values`.
+
+    Raises:
+        UnsupportedModelError: which pixels belong to which picture cannot be told.
     """
-    # image_tokens [B]
     import torch
 
     pixels = inputs["pixel_values"].float()
     if "image_position_ids" in inputs:  # Gemma 4 expects values from 0 to 1, and normalises them itself
         pixels = 2 * pixels - 1
-    mixed, share = pixels.clone(), signal_share(step)
+    mixed = pixels.clone()
+    share = signal_share(step)
     counts = counts or [1] * len(seeds)
     pictures = list(_pictures(inputs, pixels, image_tokens.tolist(), sum(counts)))
     if len(pictures) == sum(counts):
-        each = iter(pictures)
-        pictures = [[part for picture in islice(each, count) for part in picture] for count in counts]
+        unassigned = iter(pictures)
+        pictures = [list(chain.from_iterable(islice(unassigned, count))) for count in counts]  # of each prompt
     elif len(pictures) != len(seeds):
         raise _unclear()
     for parts, seed in zip(pictures, seeds, strict=True):
@@ -150,7 +162,8 @@ def _unpadded(mask: Tensor | None, row: int, tile: int) -> tuple[Any, ...]:
     if mask is None or mask.ndim != 4:
         return row, tile
     valid = mask[row, tile].bool()  # [H, W]
-    height, width = int(valid.any(dim=1).sum()), int(valid.any(dim=0).sum())
+    height = int(valid.any(dim=1).sum())
+    width = int(valid.any(dim=0).sum())
     return row, tile, slice(None), slice(height), slice(width)
 
 
@@ -164,12 +177,13 @@ def _following(numbers: Sequence[int]) -> Iterator[list[Any]]:
 
 def _in_proportion(total: int, image_tokens: Sequence[int]) -> Iterator[slice]:
     """Yield each prompt's share of `total` parts, as many per image token in all prompts."""
-    start, tokens = 0, sum(image_tokens)
-    for own in image_tokens:
-        if own * total % tokens:
+    start = 0
+    for tokens in image_tokens:
+        count, rest = divmod(tokens * total, sum(image_tokens))
+        if rest:
             raise _unclear()
-        yield slice(start, start + own * total // tokens)
-        start += own * total // tokens
+        yield slice(start, start + count)
+        start += count
 
 
 def _unclear() -> UnsupportedModelError:

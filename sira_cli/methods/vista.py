@@ -51,65 +51,92 @@ class Vista(WithoutImage):
     @contextmanager
     def attach(self, model: Any, config: SiraConfig, prompts: Tensor, branch: Inputs) -> Iterator[None]:
         """Put hooks on layers, MLPs and the model; a prompt first runs twice more, with and without its image."""
-        import torch
+        from sira_cli.core.families import find_backbone
+        from sira_cli.core.hooks import attached_hooks
+
+        backbone = find_backbone(model)
+        layers = backbone.decoder_layers
+        steering = _Steering(self.for_task("caption"), model, len(layers), prompts, branch)
+        with attached_hooks(model, backbone.norm) as handles:
+            for number, (layer, mlp) in enumerate(zip(layers, find_mlps(model, self.name), strict=True)):
+                handles.append(mlp.register_forward_hook(steering_hook(partial(steering.towards, number))))
+                handles.append(layer.register_forward_hook(partial(steering.keep, number)))
+            handles.append(model.register_forward_pre_hook(steering.measure, with_kwargs=True))
+            handles.append(model.register_forward_hook(steering.augment))
+            yield
+
+
+class _Steering:
+    """The hooks of one block, and what they measure: the changes of the running prompts by their pictures."""
+
+    def __init__(self, method: Vista, model: Any, layers: int, prompts: Tensor, branch: Inputs) -> None:
+        from sira_cli.core.families import position_state
+
+        self._strength = method.strength or 0.0
+        self._mix = method.mix
+        self._prompts = prompts
+        self._branch = branch
+        self._head = model.get_output_embeddings()
+        self._state = position_state(model)
+        first, last = (number * layers // 32 for number in WINDOW)
+        self._late = range(first, last + 1)  # layers whose logits are mixed in
+        self._outputs: dict[int, Tensor] = {}  # [B, d], the last row of each layer
+        self._directions: dict[int, Tensor] = {}  # [B, 1, d], unit vectors v; empty while they are measured
+        self._measuring = False
+
+    def keep(self, number: int, layer: Any, args: Any, output: Any) -> None:
+        """After a layer: keep its last row."""
+        if self._measuring or number in self._late:
+            rows = output[0] if isinstance(output, tuple) else output
+            self._outputs[number] = rows[:, -1].clone()  # a view would keep every row of the prompt
+
+    def towards(self, number: int, x: Tensor) -> Tensor | None:
+        """Return what is added to the unit vectors of an MLP's output x, `[B, q, d]`; None: nothing."""
+        from torch.nn import functional as F
+
+        if number not in self._directions:
+            return None
+        v = self._directions[number].to(x.device)
+        against = F.cosine_similarity(x, -v, dim=-1).clamp(min=0)  # [B, q]
+        return self._strength * (1 + against[..., None]) * v
+
+    def measure(self, model: Any, args: Any, kwargs: dict[str, Any]) -> None:
+        """Before a prompt: run it with and without its image, and keep each layer's direction from one to the other."""
         from torch.nn import functional as F
 
         from sira_cli.core.arguments import CACHE
-        from sira_cli.core.families import find_backbone, position_state, positions_kept
-        from sira_cli.core.hooks import attached_hooks
+        from sira_cli.core.families import positions_kept
         from sira_cli.core.upstream import last_logits_only, position_ids
         from sira_cli.methods.second_pass import check_prompts
 
-        backbone, head = find_backbone(model), model.get_output_embeddings()
-        layers, mlps = backbone.decoder_layers, find_mlps(model, self.name)
-        first, last = (number * len(layers) // 32 for number in WINDOW)
-        strength = self.for_task("caption").strength or 0.0
-        outputs: dict[int, Tensor] = {}  # [B, d], the last row of each layer
-        steering: dict[int, Tensor] = {}  # [B, 1, d], unit vectors; empty while v is measured
-        state, measuring = position_state(model), False
+        ids = kwargs.get("input_ids", args[0] if args else None)
+        if self._measuring or ids is None or ids.shape[1] == 1:
+            return
+        check_prompts(ids, self._prompts)
+        self._directions.clear()
+        self._measuring = True
+        without_cache = {name: value for name, value in kwargs.items() if name != CACHE}
+        branch = self._branch
+        try:
+            with positions_kept(self._state):
+                model(*args, **without_cache | {"use_cache": False})
+                with_image = dict(self._outputs)
+                positions = position_ids(model, branch["input_ids"], dict(branch))
+                model(**branch, position_ids=positions, use_cache=False, **last_logits_only(model))
+        finally:
+            self._measuring = False
+        for number, output in self._outputs.items():
+            change = (with_image[number] - output).float()
+            self._directions[number] = F.normalize(change, dim=-1)[:, None]
 
-        def keep(number: int, layer: Any, args: Any, output: Any) -> None:
-            if measuring or first <= number <= last:  # a copy: a view would keep every row of the prompt
-                outputs[number] = (output[0] if isinstance(output, tuple) else output)[:, -1].clone()
+    def augment(self, model: Any, args: Any, output: Any) -> Any:
+        """After the model: mix in the late layers' logits."""
+        import torch
 
-        def towards(number: int, x: Tensor) -> Tensor | None:
-            if number not in steering:
-                return None
-            v = steering[number].to(x.device)
-            return strength * (1 + F.cosine_similarity(x, -v, dim=-1).clamp(min=0)[..., None]) * v  # [B, q, d]
-
-        def measure(model: Any, args: Any, kwargs: dict[str, Any]) -> None:
-            nonlocal measuring
-            ids = kwargs.get("input_ids", args[0] if args else None)
-            if measuring or ids is None or ids.shape[1] == 1:
-                return
-            check_prompts(ids, prompts)
-            steering.clear()
-            measuring = True
-            own = {name: value for name, value in kwargs.items() if name != CACHE}
-            try:
-                with positions_kept(state):
-                    model(*args, **own | {"use_cache": False})
-                    seen = dict(outputs)
-                    where = position_ids(model, branch["input_ids"], dict(branch))
-                    model(**branch, position_ids=where, use_cache=False, **last_logits_only(model))
-            finally:
-                measuring = False
-            for number, output in outputs.items():
-                steering[number] = F.normalize((seen[number] - output).float(), dim=-1)[:, None]
-
-        def augment(model: Any, args: Any, output: Any) -> Any:
-            if measuring:
-                return output
-            early = torch.stack([outputs[number].to(head.weight.device) for number in range(first, last + 1)])
-            logits, z = head(early).float().mean(dim=0), output.logits[:, -1].float()  # [B, V]
-            output.logits = (self.mix * logits.to(z.device) + (1 - self.mix) * z)[:, None]  # [B, 1, V]
+        if self._measuring:
             return output
-
-        with attached_hooks(model, backbone.norm) as handles:
-            for number, (layer, mlp) in enumerate(zip(layers, mlps, strict=True)):
-                handles.append(mlp.register_forward_hook(steering_hook(partial(towards, number))))
-                handles.append(layer.register_forward_hook(partial(keep, number)))
-            handles.append(model.register_forward_pre_hook(measure, with_kwargs=True))
-            handles.append(model.register_forward_hook(augment))
-            yield
+        rows = [self._outputs[number].to(self._head.weight.device) for number in self._late]
+        early = self._head(torch.stack(rows)).float().mean(dim=0)  # [B, V]
+        z = output.logits[:, -1].float()  # [B, V]
+        output.logits = (self._mix * early.to(z.device) + (1 - self._mix) * z)[:, None]  # [B, 1, V]
+        return output
