@@ -249,7 +249,7 @@ def _by_controls(
     """Ask about the things that captions name and about controls, and find the threshold."""
     from sira_cli.analysis.calibration.support import WithControls, from_controls
     from sira_cli.look.claims import ObjectFinder, Verify
-    from sira_cli.look.words import find_words
+    from sira_cli.look.finders import find_words
     from sira_cli.pictures.captions import find_captions
     from sira_cli.run.check import Check
     from sira_cli.run.output import Output

@@ -85,7 +85,7 @@ def check(
     if not paths and selection.files_from is None:
         raise SettingsError("Missing argument 'PATH': a folder of pictures with captions, or a file of captions")
     from sira_cli.look.claims import Verify
-    from sira_cli.look.words import find_words
+    from sira_cli.look.finders import find_words
     from sira_cli.pictures.captions import find_captions
     from sira_cli.pictures.find import Pictures, left_out_message
     from sira_cli.run.check import Check

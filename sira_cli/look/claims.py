@@ -12,7 +12,8 @@ from typing import Any
 
 from sira_cli.errors import SettingsError
 from sira_cli.language import function_words
-from sira_cli.look.words import Asked, Thing, WordList, shipped, with_article
+from sira_cli.look.finders import Asked
+from sira_cli.look.words import Thing, WordList, shipped, with_article
 from sira_cli.models.preset import Preset
 from sira_cli.models.texts import Answer
 
@@ -34,9 +35,15 @@ class Claim:
 
     def to_json(self) -> dict[str, Any]:
         """Return it as JSON values."""
-        claim = {"thing": self.thing, "spans": [list(span) for span in self.spans]}
-        own = {} if self.image is None else {"image": self.image}
-        return {**claim, "support": self.support, "neither": self.neither, **own}
+        claim: dict[str, Any] = {
+            "thing": self.thing,
+            "spans": [list(span) for span in self.spans],
+            "support": self.support,
+            "neither": self.neither,
+        }
+        if self.image is not None:
+            claim["image"] = self.image
+        return claim
 
 
 @dataclass(frozen=True)
@@ -60,15 +67,22 @@ class Check:
 def unsupported(record: Mapping[str, Any]) -> list[Mapping[str, Any]]:
     """Return the objects of a record whose support is below its threshold; none without a second look."""
     verify = record.get("verify")
-    return [one for one in record.get("objects") or () if one["support"] < verify["min_support"]] if verify else []
+    if not verify:
+        return []
+    return [claim for claim in record.get("objects") or () if claim["support"] < verify["min_support"]]
 
 
 def best_of(pictures: Sequence[Sequence[Claim]]) -> list[Claim]:
     """Return each object's claim by the picture that supports it best: a group shows what one of its pictures shows."""
     if len(pictures) == 1:
         return [*pictures[0]]
-    numbered = ([replace(claim, image=number) for claim in each] for number, each in enumerate(pictures, start=1))
-    return [max(claims, key=lambda claim: claim.support) for claims in zip(*numbered, strict=True)]
+    best = []
+    for claims in zip(*pictures, strict=True):  # about one object
+        supports = [claim.support for claim in claims]
+        highest = max(supports)
+        number = supports.index(highest)
+        best.append(replace(claims[number], image=number + 1))
+    return best
 
 
 def without_places(claims: Iterable[Claim]) -> list[dict[str, Any]]:
@@ -129,21 +143,26 @@ class Verify:
         """Return the support below which an object is not supported."""
         if self.min_support is not None:
             return self.min_support
-        own = preset.guide.threshold if self.guides else None
-        return preset.verify.min_support if own is None else own
+        if self.guides and preset.guide.threshold is not None:
+            return preset.guide.threshold
+        return preset.verify.min_support
 
     def settings(self, preset: Preset) -> dict[str, Any]:
         """Return the settings of the look, as in records."""
-        own = preset.verify
-        return {
+        settings: dict[str, Any] = {
             "mode": self.mode,
             "words": ObjectFinder(self, preset).words.name,
             "question": preset.prompts.verify,
             "min_support": self.threshold(preset),
-            **(preset.guide.model_dump(exclude={"threshold"}) if self.guides else {}),
-            **(preset.best.model_dump() if self.chooses else {}),
-            **({} if own.answers == type(own)().answers else {"yes": own.yes, "no": own.no}),
         }
+        if self.guides:
+            settings |= preset.guide.model_dump(exclude={"threshold"})
+        if self.chooses:
+            settings |= preset.best.model_dump()
+        verify = preset.verify
+        if verify.answers != type(verify)().answers:
+            settings |= {"yes": verify.yes, "no": verify.no}
+        return settings
 
 
 class ObjectFinder:
@@ -152,7 +171,8 @@ class ObjectFinder:
     def __init__(self, verify: Verify, preset: Preset) -> None:
         self.words = verify.words or shipped()
         self.asks = isinstance(self.words, Asked)  # whether the model is asked for the objects of a text
-        self._question, self._around = preset.prompts.verify, preset.text
+        self._question = preset.prompts.verify
+        self._text_settings = preset.text
         if self.asks and verify.guides:
             raise SettingsError(
                 f"`verify=` {verify.mode} has to know the objects while it decodes, but the model is asked for them: "
@@ -162,7 +182,9 @@ class ObjectFinder:
     def things(self, text: str, ask: Callable[[str], str]) -> list[Thing]:
         """Return the objects of a text, whoever wrote it."""
         words = self.words
-        return words.listed(ask(words.request(text)), text) if isinstance(words, Asked) else words.things(text)
+        if isinstance(words, Asked):
+            return words.listed(ask(words.request(text)), text)
+        return words.things(text)
 
     def question(self, thing: Thing) -> str:
         """Return the question about an object."""
@@ -173,18 +195,33 @@ class ObjectFinder:
         text: str,
         claims: Callable[[Sequence[Thing]], Sequence[Claim]],
         ask: Callable[[str], str],
-        known: dict[str, Claim],
+        earlier: dict[str, Claim],
         named: Sequence[Thing] | None = None,
     ) -> Check:
-        """Return the check of a text: the claims about its objects; `ask` returns the model's answer to a prompt.
+        """Return the check of a text: the claims about its objects.
 
-        What an earlier text about the picture named is `known`, and not asked about again. Without `named`, its objects
-        are found here, but for those of the preset's prefix and suffix, which no model wrote.
+        Args:
+            text: the text.
+            claims: asks about objects, and returns a claim for each.
+            ask: returns the model's answer to a prompt.
+            earlier: the claims of earlier texts about the picture, by object, which are not asked about again; receives
+                the new ones.
+            named: the text's objects; None: they are found here, but for those of the preset's prefix and suffix, which
+                no model wrote.
         """
         if named is None:
-            first, last = self._around.written(text)
-            found = self.things(text, ask)
-            inside = [tuple(span for span in each.spans if first <= span[0] and span[1] <= last) for each in found]
-            named = [replace(each, spans=own) for each, own in zip(found, inside, strict=True) if own or not each.spans]
-        known |= {claim.thing: claim for claim in claims([each for each in named if each.name not in known])}
-        return Check(text, tuple(replace(known[each.name], spans=each.spans) for each in named), self.words.name)
+            named = self._written_things(text, ask)
+        new = [thing for thing in named if thing.name not in earlier]
+        earlier |= {claim.thing: claim for claim in claims(new)}
+        objects = tuple(replace(earlier[thing.name], spans=thing.spans) for thing in named)
+        return Check(text, objects, self.words.name)
+
+    def _written_things(self, text: str, ask: Callable[[str], str]) -> list[Thing]:
+        """Return the objects of a text that a model wrote, without the preset's prefix and suffix."""
+        first, last = self._text_settings.written(text)
+        written = []
+        for thing in self.things(text, ask):
+            spans = tuple((start, end) for start, end in thing.spans if first <= start and end <= last)
+            if spans or not thing.spans:
+                written.append(replace(thing, spans=spans))
+        return written

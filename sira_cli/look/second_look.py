@@ -11,9 +11,9 @@ together are asked about one by one, and the largest support counts.
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from PIL import Image
@@ -33,10 +33,17 @@ from sira_cli.models.vocabulary import Vocabulary
 if TYPE_CHECKING:
     from sira_cli.methods.prompts import Shown
 
-BATCH = 8  # whole prompts decoded together, if the prefix cannot be shared
+BATCH = 8  # whole prompts of one batch, if the prefix cannot be shared
 TAG = 3  # words of a string of a JSON text that is no sentence
 _PROBE = 64  # side in pixels of the picture in the prompts of questions
 _STRING = re.compile(r'"((?:[^"\\]|\\.)*)"( ?:)?')  # the second group: it is a key
+
+
+class _Around(NamedTuple):
+    """The tokens of a prompt before and after its picture."""
+
+    before: list[int]
+    after: list[int]
 
 
 class SecondLook:
@@ -46,7 +53,7 @@ class SecondLook:
         self._lvlm = lvlm
         self.finder = ObjectFinder(verify or Verify(), lvlm.preset)
         self._yes, self._no = answer_tokens(lvlm.vocabulary, *lvlm.preset.verify.answers)
-        self._worded: dict[str, tuple[list[int], list[int]]] = {}  # tokens before and after the picture
+        self._around_picture: dict[str, _Around] = {}  # by the question
 
     def check(self, image: Shown, text: str) -> Check:
         """Ask about each object that a text names."""
@@ -57,35 +64,41 @@ class SecondLook:
         if trail.cache is None:
             return [PictureLook(self, image) for image in images]
         places = self._lvlm.find_image(inputs["input_ids"])
-        return [
-            PictureLook(self, image, ImagePrefix.of(self._lvlm.model, inputs, places, row, trail.cache, row))
-            if len(pictures_of(image)) == 1
-            else PictureLook(self, image)
-            for row, image in enumerate(images)
-        ]
+        looks = []
+        for row, image in enumerate(images):
+            prefix = None
+            if len(pictures_of(image)) == 1:
+                prefix = ImagePrefix.of(self._lvlm.model, inputs, places, row, trail.cache, row)
+            looks.append(PictureLook(self, image, prefix))
+        return looks
 
     @torch.no_grad()
     def last_logits(self, image: Image.Image, questions: Sequence[str], prefix: ImagePrefix | None = None) -> Tensor:
         """Return the model's logits of the first token of each answer: `[Q, V]` float32."""
-        model = self._lvlm.model
-        if model.config.model_type in BIDIRECTIONAL:
+        if self._lvlm.model.config.model_type in BIDIRECTIONAL:
             return self._whole(image, questions)
-        if new := [question for question in questions if question not in self._worded]:
-            # The tokens around a picture do not depend on it.
-            inputs = self._inputs(Image.new("RGB", (_PROBE, _PROBE)), new)
-            for question, row, seen in zip(new, inputs["input_ids"], inputs["attention_mask"], strict=True):
-                self._worded[question] = self._around(row[seen.bool()])
-        befores, tails = zip(*(self._worded[question] for question in questions), strict=True)
-        if any(before != befores[0] for before in befores):
+        self._learn(questions)
+        prompts = [self._around_picture[question] for question in questions]
+        before, after = prompts[0]
+        if any(prompt.before != before for prompt in prompts):
             return self._whole(image, questions)
-        if prefix is not None and self._around(prefix.ids)[0] == befores[0]:
+        tails = [prompt.after for prompt in prompts]
+        if prefix is not None and self._around(prefix.ids).before == before:
             return prefix.last_logits(tails)
         inputs = self._inputs(image, questions[:1])
         ids = inputs["input_ids"][0]
-        tail = self._around(ids)[1]
-        if tail != tails[0]:
+        if self._around(ids).after != after:
             return self._whole(image, questions)
-        return ImagePrefix(model, inputs, len(ids) - len(tail)).last_logits(tails)
+        return ImagePrefix(self._lvlm.model, inputs, len(ids) - len(after)).last_logits(tails)
+
+    def _learn(self, questions: Sequence[str]) -> None:
+        """Note the tokens around the picture in the prompts of questions, which do not depend on the picture."""
+        new = [question for question in questions if question not in self._around_picture]
+        if not new:
+            return
+        inputs = self._inputs(Image.new("RGB", (_PROBE, _PROBE)), new)
+        for question, ids, is_text in zip(new, inputs["input_ids"], inputs["attention_mask"], strict=True):
+            self._around_picture[question] = self._around(ids[is_text.bool()])
 
     def claims(self, image: Image.Image, named: Sequence[Thing], prefix: ImagePrefix | None = None) -> list[Claim]:
         """Ask about objects; otherwise as `last_logits`."""
@@ -94,9 +107,12 @@ class SecondLook:
         questions = [self.finder.question(thing) for thing in named]
         logprobs = self.last_logits(image, questions, prefix).log_softmax(dim=-1)  # [Q, V]
         # In logarithms, because both may underflow a float.
-        yes, no = (logprobs[:, tokens].logsumexp(dim=1) for tokens in (self._yes, self._no))  # [Q]
-        support, neither = (yes - no).sigmoid().tolist(), (1 - yes.exp() - no.exp()).clamp(min=0).tolist()
-        return [Claim(one.name, one.spans, *each) for one, *each in zip(named, support, neither, strict=True)]
+        yes = logprobs[:, self._yes].logsumexp(dim=1)  # [Q]
+        no = logprobs[:, self._no].logsumexp(dim=1)  # [Q]
+        supports = (yes - no).sigmoid().tolist()
+        others = (1 - yes.exp() - no.exp()).clamp(min=0).tolist()
+        rows = zip(named, supports, others, strict=True)
+        return [Claim(thing.name, thing.spans, support, neither) for thing, support, neither in rows]
 
     def answer(self, image: Image.Image, prompt: str) -> str:
         """Return the model's answer to a prompt, decoded greedily."""
@@ -114,21 +130,29 @@ class SecondLook:
         return tokens
 
     def _inputs(self, image: Image.Image, prompts: Sequence[str]) -> Any:
-        with self._lvlm.vocabulary.lock:
-            return self._lvlm.to_device(self._lvlm.chat_inputs([image] * len(prompts), prompts, skip_thought=True))
+        lvlm = self._lvlm
+        images = [image] * len(prompts)
+        with lvlm.vocabulary.lock:
+            return lvlm.to_device(lvlm.chat_inputs(images, prompts, skip_thought=True))
 
-    def _around(self, ids: Tensor) -> tuple[list[int], list[int]]:
-        """Return the tokens before and after the picture in a prompt `[S]`."""
+    def _around(self, ids: Tensor) -> _Around:
+        """Return the tokens around the picture in a prompt `[S]`."""
         places = self._lvlm.find_image(ids[None])[0].nonzero()
-        return ids[: int(places.min())].tolist(), ids[int(places.max()) + 1 :].tolist()
+        first = int(places.min())
+        last = int(places.max())
+        return _Around(ids[:first].tolist(), ids[last + 1 :].tolist())
 
     def _whole(self, image: Image.Image, questions: Sequence[str]) -> Tensor:
         """Ask each question as a prompt of its own, whose masks and positions `generate` makes, as in `sira ask`."""
         parts = []
         for start in range(0, len(questions), BATCH):
-            inputs = self._inputs(image, questions[start : start + BATCH])
-            more = {"return_dict_in_generate": True, "output_logits": True}
-            output = self._lvlm.model.generate(**inputs, max_new_tokens=1, do_sample=False, **more)
+            output = self._lvlm.model.generate(
+                **self._inputs(image, questions[start : start + BATCH]),
+                max_new_tokens=1,
+                do_sample=False,
+                return_dict_in_generate=True,
+                output_logits=True,
+            )
             parts.append(output.logits[0].float())
         return torch.cat(parts)
 
@@ -137,17 +161,22 @@ class PictureLook:
     """A second look at one picture, or at a group: an object that several texts name is asked about once."""
 
     def __init__(self, look: SecondLook, image: Shown, prefix: ImagePrefix | None = None) -> None:
-        self._look, self._images, self._prefix = look, pictures_of(image), prefix
-        self._known: dict[str, Claim] = {}
+        self._look = look
+        self._images = pictures_of(image)
+        self._prefix = prefix
+        self._earlier: dict[str, Claim] = {}  # by the object
 
     def check(self, text: str, named: Sequence[Thing] | None = None) -> Check:
         """Ask about each object of a text, unless an earlier one named it; `named`: its objects, if they are known."""
-        look, images = self._look, self._images
+        look = self._look
 
         def claims(new: Sequence[Thing]) -> list[Claim]:
-            return best_of([look.claims(image, new, self._prefix) for image in images])
+            return best_of([look.claims(image, new, self._prefix) for image in self._images])
 
-        return look.finder.check(text, claims, lambda prompt: look.answer(images[0], prompt), self._known, named)
+        def answer(prompt: str) -> str:
+            return look.answer(self._images[0], prompt)
+
+        return look.finder.check(text, claims, answer, self._earlier, named)
 
     def check_values(
         self, answer: Answer, schema: Schema, settings: dict[str, Any], text_settings: TextSettings
@@ -157,33 +186,48 @@ class PictureLook:
         ["dog", "oak tree"]                                     each tag is looked at
         [{"name": "dog", "attributes": ["red", "with a cat"]}]  the cat is in an attribute, the dog in an object
         """
-        finished, places = text_settings.finished(answer), list[tuple[int, str]]()
+        finished = text_settings.finished(answer)
         if schema.as_tags:
-            place = len(text_settings.prefix)
-            for tag in answer.data or []:
-                places.append((place, tag))
-                place += len(tag) + len(", ")
+            strings = _placed_tags(answer.data or [], len(text_settings.prefix))
         else:
-            matches = (match for match in _STRING.finditer(finished.text) if not match[2])
-            places = [(match.start(1), re.sub(r"\\.", "  ", match[1])) for match in matches]
+            strings = _placed_strings(finished.text)
         named: dict[str, Thing] = {}
-        for place, string in places:
+        for place, string in strings:
             for thing in self._things(string, place):
-                before = named.get(thing.name, replace(thing, spans=()))
-                named[thing.name] = replace(before, spans=before.spans + thing.spans)
+                if thing.name in named:
+                    thing = replace(thing, spans=named[thing.name].spans + thing.spans)
+                named[thing.name] = thing
         return self.check(finished.text, list(named.values())).added_to(finished, settings)
 
     def _things(self, string: str, place: int) -> list[Thing]:
         """Return the objects of a string at a place of a text; a short one is a noun, as if it had an article."""
-        finder, short = self._look.finder, len(string.split()) <= TAG
-        if finder.asks and not short:
+        finder = self._look.finder
+        is_noun = len(string.split()) <= TAG
+        if finder.asks and not is_noun:
             return []
-        article = "a " if short and not finder.asks else ""
-        moved = place - len(article)
-        return [
-            replace(thing, spans=tuple((start + moved, end + moved) for start, end in thing.spans))
-            for thing in finder.things(article + string, lambda prompt: string)
-        ]
+        article = "a " if is_noun and not finder.asks else ""
+        offset = place - len(article)
+        things = []
+        for thing in finder.things(article + string, lambda prompt: string):
+            spans = tuple((start + offset, end + offset) for start, end in thing.spans)
+            things.append(replace(thing, spans=spans))
+        return things
+
+
+def _placed_tags(tags: Sequence[str], start: int) -> Iterator[tuple[int, str]]:
+    """Yield the tags of a text, each with its place; the first is at `start`."""
+    place = start
+    for tag in tags:
+        yield place, tag
+        place += len(tag) + len(", ")
+
+
+def _placed_strings(text: str) -> Iterator[tuple[int, str]]:
+    """Yield the strings of a JSON text that are no keys, each with its place; escapes become blanks."""
+    for match in _STRING.finditer(text):
+        is_key = match[2] is not None
+        if not is_key:
+            yield match.start(1), re.sub(r"\\.", "  ", match[1])
 
 
 def answer_tokens(vocabulary: Vocabulary, yes: Sequence[str], no: Sequence[str]) -> tuple[list[int], list[int]]:
@@ -198,13 +242,19 @@ def answer_tokens(vocabulary: Vocabulary, yes: Sequence[str], no: Sequence[str])
 
 def _first_tokens(vocabulary: Vocabulary, words: Sequence[str]) -> set[int]:
     """Return the first token of every spelling of an answer, at the start of a text and after a space."""
-    alone = [ids for word in words if (ids := vocabulary.encode_known(word))]
-    spaced = [ids for word in words if (ids := vocabulary.encode_known(f" {word}"))]
-    if any(len(ids) == 1 for ids in alone + spaced):
-        return {ids[0] for ids in alone + spaced if len(ids) == 1}
-    spelled = [*alone, *(ids for ids in spaced if vocabulary.data(ids[0]).strip())]
+    alone = [ids for ids in map(vocabulary.encode_known, words) if ids]
+    spaced = [ids for ids in map(vocabulary.encode_known, (f" {word}" for word in words)) if ids]
+    single = {ids[0] for ids in alone + spaced if len(ids) == 1}
+    if single:
+        return single
+    first = {ids[0] for ids in alone}
     # A tokenizer may put a token for the space before a text, which some templates write themselves.
-    spelled += [ids[1:] for ids in alone if len(ids) > 1 and not vocabulary.data(ids[0]).strip()]
-    if not spelled:
+    first |= {ids[0] for ids in spaced if not _is_blank(vocabulary, ids[0])}
+    first |= {ids[1] for ids in alone if len(ids) > 1 and _is_blank(vocabulary, ids[0])}
+    if not first:
         raise UnsupportedModelError(f"the tokenizer has no token for {words[0]!r}: it cannot be an answer")
-    return {ids[0] for ids in spelled}
+    return first
+
+
+def _is_blank(vocabulary: Vocabulary, token: int) -> bool:
+    return not vocabulary.data(token).strip()

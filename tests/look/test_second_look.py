@@ -16,9 +16,9 @@ from sira_cli.core.passes import BIDIRECTIONAL, ImagePrefix
 from sira_cli.errors import UnsupportedModelError
 from sira_cli.look import second_look
 from sira_cli.look.claims import ObjectFinder, Verify
+from sira_cli.look.finders import Asked
 from sira_cli.look.mask import GivenTokens
 from sira_cli.look.second_look import SecondLook, answer_tokens
-from sira_cli.look.words import Asked
 from sira_cli.models import presets
 from sira_cli.models.progress import Start, Trail
 from tests.support.checkpoints import REPRESENTATIVES

@@ -9,9 +9,10 @@ import nltk
 import pytest
 
 from sira_cli.errors import DataError, SettingsError
-from sira_cli.look import words
+from sira_cli.look import finders
 from sira_cli.look.claims import DOUBTED, Claim, best_of, doubt
-from sira_cli.look.words import Asked, NounPhrases, WordList, find_words, shipped, with_article
+from sira_cli.look.finders import Asked, NounPhrases, find_words
+from sira_cli.look.words import WordList, shipped, with_article
 from tests.support.eval import language_data
 
 
@@ -163,7 +164,7 @@ def folder(tmp_path_factory):
 
 @pytest.fixture
 def data(folder, monkeypatch):
-    monkeypatch.setattr(words, "PIPELINE", str(folder / "pipeline"))
+    monkeypatch.setattr(finders, "PIPELINE", str(folder / "pipeline"))
     language_data.use(monkeypatch, folder / "nltk_data")
     wordnet = nltk.corpus.wordnet
     wordnet.ensure_loaded()
@@ -173,9 +174,9 @@ def data(folder, monkeypatch):
     monkeypatch.setattr(wordnet, "synsets", lambda name, pos: senses[name])
     singular = dict(zip(senses, senses, strict=True)) | {"octopuses": "octopus"}
     monkeypatch.setattr(wordnet, "morphy", lambda name, pos: singular.get(name))
-    words._data.cache_clear()
+    finders._data.cache_clear()
     yield
-    words._data.cache_clear()
+    finders._data.cache_clear()
     language_data.forget()
 
 
@@ -210,11 +211,11 @@ def test_the_name_says_what_decides_and_the_data_stays_behind_where_it_is_sent(d
 
 
 def test_what_is_missing_is_named(data, monkeypatch, tmp_path):
-    words._data.cache_clear()
+    finders._data.cache_clear()
     language_data.use(monkeypatch, tmp_path)
     with pytest.raises(SettingsError, match=r"and NLTK with WordNet: .*python -m nltk.downloader wordnet"):
         NounPhrases()
-    monkeypatch.setattr(words, "PIPELINE", "none")
+    monkeypatch.setattr(finders, "PIPELINE", "none")
     found = r"need spaCy with none, .*pip install 'nltk>=.* 'spacy>=.*spacy download en_core_"
     with pytest.raises(SettingsError, match=found):
         NounPhrases()

@@ -363,7 +363,7 @@ class VerifyOptions(Group, title="Second look"):
                 raise SettingsError(f"--{name} is for a second look: also give --verify")
             return None
         from sira_cli.look.claims import Verify
-        from sira_cli.look.words import find_words
+        from sira_cli.look.finders import find_words
 
         return Verify(self.min_support, find_words(self.objects), self.verify)
 
