@@ -53,7 +53,7 @@ class SecondLook:
         self._lvlm = lvlm
         self.finder = ObjectFinder(verify or Verify(), lvlm.preset)
         self._yes, self._no = answer_tokens(lvlm.vocabulary, *lvlm.preset.verify.answers)
-        self._around_picture: dict[str, _Around] = {}  # by the question
+        self._worded: dict[str, _Around] = {}  # of the prompts of questions
 
     def check(self, image: Shown, text: str) -> Check:
         """Ask about each object that a text names."""
@@ -78,7 +78,7 @@ class SecondLook:
         if self._lvlm.model.config.model_type in BIDIRECTIONAL:
             return self._whole(image, questions)
         self._learn(questions)
-        prompts = [self._around_picture[question] for question in questions]
+        prompts = [self._worded[question] for question in questions]
         before, after = prompts[0]
         if any(prompt.before != before for prompt in prompts):
             return self._whole(image, questions)
@@ -93,12 +93,12 @@ class SecondLook:
 
     def _learn(self, questions: Sequence[str]) -> None:
         """Note the tokens around the picture in the prompts of questions, which do not depend on the picture."""
-        new = [question for question in questions if question not in self._around_picture]
+        new = [question for question in questions if question not in self._worded]
         if not new:
             return
         inputs = self._inputs(Image.new("RGB", (_PROBE, _PROBE)), new)
         for question, ids, is_text in zip(new, inputs["input_ids"], inputs["attention_mask"], strict=True):
-            self._around_picture[question] = self._around(ids[is_text.bool()])
+            self._worded[question] = self._around(ids[is_text.bool()])
 
     def claims(self, image: Image.Image, named: Sequence[Thing], prefix: ImagePrefix | None = None) -> list[Claim]:
         """Ask about objects; otherwise as `last_logits`."""
