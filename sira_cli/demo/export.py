@@ -10,7 +10,7 @@ import io
 import json
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -32,28 +32,26 @@ def export(
     def write(where: str, content: str | bytes) -> None:
         path = folder / where
         make_folder(path.parent)
-        write_whole(path, content.encode() if isinstance(content, str) else content, overwrite=overwrite)
+        data = content.encode() if isinstance(content, str) else content
+        write_whole(path, data, overwrite=overwrite)
 
     # First, because it detects an export of other scenes before anything is written.
     write("coco/ids.txt", "".join(f"{scene.seed}\n" for scene in scenes))
-    areas: dict[int, list[int]] = {}
+    areas: dict[int, list[int]] = {}  # pixels of each object that are seen, by the scene's seed
     for done, scene in enumerate(scenes, start=1):
         picture, seen = render(scene)
-        encoded = io.BytesIO()
-        picture.save(encoded, "PNG")
-        write(f"images/{file_name(scene)}", encoded.getvalue())
-        areas[scene.seed] = np.bincount(seen.ravel(), minlength=1 + len(scene.things))[1:].tolist()
+        file = io.BytesIO()
+        picture.save(file, "PNG")
+        write(f"images/{file_name(scene)}", file.getvalue())
+        pixels = np.bincount(seen.ravel(), minlength=1 + len(scene.things))
+        areas[scene.seed] = pixels[1:].tolist()
         progress(done)
     for split, rows in _pope(scenes).items():
         write(f"pope/scenes_pope_{split}.json", "".join(json.dumps(row) + "\n" for row in rows))
-    images = [{"id": scene.seed, "file_name": file_name(scene), "width": SIDE, "height": SIDE} for scene in scenes]
-    head = {"info": {"description": "Test scenes of sira demo"}, "licenses": [], "images": images}
-    texts = [(scene.seed, text) for scene in scenes for text in _references(scene)]
-    references = [{"id": place, "image_id": seed, "caption": text} for place, (seed, text) in enumerate(texts, start=1)]
-    write("coco/annotations/instances_val2014.json", json.dumps(head | _instances(scenes, areas)))
-    write("coco/annotations/captions_val2014.json", json.dumps(head | {"annotations": references}))
-    for name, content in _amber(scenes).items():
-        write(f"amber/{name}", content)
+    for name, content in _coco(scenes, areas).items():
+        write(f"coco/annotations/{name}_val2014.json", json.dumps(content))
+    for name, text in _amber(scenes).items():
+        write(f"amber/{name}", text)
 
 
 def file_name(scene: Scene) -> str:
@@ -66,30 +64,60 @@ def _pope(scenes: Sequence[Scene]) -> dict[str, Rows]:
     about = Questions().about
     rows: dict[str, Rows] = {split: [] for split in SPLITS}
     for scene in scenes:
-        asked = about(scene)
-        present = [question for question in asked if question.expected]
+        questions = about(scene)
+        present = [question for question in questions if question.expected]
         for split in SPLITS:
-            absent = [question for question in asked if not question.expected and split in question.splits]
+            absent = [question for question in questions if not question.expected and split in question.splits]
             # A scene of few objects has fewer to ask yes about: as many no go with them, to keep the balance.
-            for question in (each for pair in zip(present, absent, strict=False) for each in pair):
-                row = {"question_id": len(rows[split]) + 1, "image": file_name(scene)}
-                label = "yes" if question.expected else "no"
-                rows[split].append({**row, "text": yes_no_question(question.name), "label": label})
+            for pair in zip(present, absent, strict=False):
+                for question in pair:
+                    row = {
+                        "question_id": len(rows[split]) + 1,
+                        "image": file_name(scene),
+                        "text": yes_no_question(question.name),
+                        "label": "yes" if question.expected else "no",
+                    }
+                    rows[split].append(row)
     return rows
+
+
+# COCO, for CHAIR.
+
+
+def _coco(scenes: Sequence[Scene], areas: dict[int, list[int]]) -> dict[str, Any]:
+    """Return the content of each file of annotations."""
+    images: Rows = []
+    captions: Rows = []
+    for scene in scenes:
+        images.append({"id": scene.seed, "file_name": file_name(scene), "width": SIDE, "height": SIDE})
+        for text in _references(scene):
+            captions.append({"id": len(captions) + 1, "image_id": scene.seed, "caption": text})
+    head = {"info": {"description": "Test scenes of sira demo"}, "licenses": [], "images": images}
+    return {"instances": head | _instances(scenes, areas), "captions": head | {"annotations": captions}}
 
 
 def _instances(scenes: Sequence[Scene], areas: dict[int, list[int]]) -> dict[str, Any]:
     """Return the boxes of objects that have a COCO category. CHAIR cannot count others."""
-    numbers = {name: number for number, name in enumerate(dict.fromkeys(HEADS.values()), start=1)}
+    # The world has no supercategories, but readers of COCO's files expect some.
+    categories: Rows = []
+    for number, name in enumerate(dict.fromkeys(HEADS.values()), start=1):
+        categories.append({"id": number, "name": name, "supercategory": "object"})
+    numbers = {category["name"]: category["id"] for category in categories}
     rows: Rows = []
     for scene in scenes:
         for thing, area in zip(scene.things, areas[scene.seed], strict=True):
-            if thing.name in HEADS:
-                x0, y0, x1, y1 = thing.box
-                row = {"id": len(rows) + 1, "image_id": scene.seed, "category_id": numbers[HEADS[thing.name]]}
-                rows.append({**row, "bbox": [x0, y0, x1 - x0, y1 - y0], "area": area, "iscrowd": 0})
-    # The world has no supercategories, but readers of COCO's files expect some.
-    categories = [{"id": number, "name": name, "supercategory": "object"} for name, number in numbers.items()]
+            if thing.name not in HEADS:
+                continue
+            x0, y0, x1, y1 = thing.box
+            row = {
+                "id": len(rows) + 1,
+                "image_id": scene.seed,
+                "category_id": numbers[HEADS[thing.name]],
+                "bbox": [x0, y0, x1 - x0, y1 - y0],
+                "area": area,
+                "iscrowd": 0,
+            }
+            rows.append(row)
     return {"annotations": rows, "categories": categories}
 
 
@@ -99,18 +127,25 @@ def _references(scene: Scene) -> Iterator[str]:
     CHAIR takes the colour orange for the fruit. With colours in a reference, a true "orange" is not a hallucination.
     """
     yield caption(scene, np.random.default_rng([scene.seed, scene.broken, 4]))
-    phrases = [
-        f"{article(things[0].color)} {things[0].color} {name}"
-        if len(things) == 1
-        else f"{NUMBERS[len(things)]} {things[0].color} {OBJECTS[name].plural}"
-        for name, things in scene.objects.items()
-    ]
+    phrases = []
+    for name, things in scene.objects.items():
+        color = things[0].color
+        if len(things) == 1:
+            phrases.append(f"{article(color)} {color} {name}")
+        else:
+            phrases.append(f"{NUMBERS[len(things)]} {color} {OBJECTS[name].plural}")
     yield f"{article(scene.place).capitalize()} {scene.place} with {', '.join(phrases)}."
 
 
 # AMBER (Wang et al. 2023).
 
-Row = tuple[str, str, bool]  # AMBER's type of question, its text, whether yes is true
+
+class Query(NamedTuple):
+    """A yes/no question, with AMBER's name of its type; `is_so`: whether yes is true."""
+
+    type: str
+    text: str
+    is_so: bool
 
 
 def _amber(scenes: Sequence[Scene]) -> dict[str, str]:
@@ -118,33 +153,35 @@ def _amber(scenes: Sequence[Scene]) -> dict[str, str]:
     annotations: Rows = []
     queries: Rows = []
     for number, scene in enumerate(scenes, start=1):
-        objects = {"truth": list(scene.objects), "hallu": _expected(scene)}
-        annotations.append({"id": number, "type": "generative", **objects})
+        annotations.append(
+            {"id": number, "type": "generative", "truth": list(scene.objects), "hallu": _expected(scene)}
+        )
         queries.append({"id": number, "image": file_name(scene), "query": "Describe this image."})
     # In AMBER's order: attributes of all pictures, then absent objects, then relations.
-    about_scenes = (_attributes, _existence, _relations)
-    asked = [(scene, question) for about in about_scenes for scene in scenes for question in about(scene)]
-    for number, (scene, (kind, text, is_so)) in enumerate(asked, start=len(scenes) + 1):
-        annotations.append({"id": number, "type": kind, "truth": "yes" if is_so else "no"})
-        queries.append({"id": number, "image": file_name(scene), "query": text})
+    for queries_about in (_attributes, _existence, _relations):
+        for scene in scenes:
+            for query in queries_about(scene):
+                number = len(queries) + 1
+                annotations.append({"id": number, "type": query.type, "truth": "yes" if query.is_so else "no"})
+                queries.append({"id": number, "image": file_name(scene), "query": query.text})
     # AMBER compares single nouns, so names of two words never match, as in its own data.
     relation = {name: [*kind.synonyms, kind.plural] for name, kind in OBJECTS.items()}
-    files = {
+    contents = {
         "annotations": annotations,
         "relation": relation,
         "query/query_all": queries,
         "query/query_generative": queries[: len(scenes)],
         "query/query_discriminative": queries[len(scenes) :],
     }
+    files = {f"{name}.json": json.dumps(content, indent=4) for name, content in contents.items()}
+    # Nouns are single words there: of a traffic light, "light" remains. AMBER has the same word on its list.
+    files["safe_words.txt"] = "light\n"
     # AMBER's counters: of captions; of all questions, attributes (state, number, action), relations, hallucinations.
     counters = ["chair", "safe_cover", "hallu_cover", "non_hallu"]
     for dimension in ("", "as_", "an_", "aa_", "asso_", "ha_"):
         counters += [f"{dimension}qa_{count}" for count in ("correct", "no", "ans_no")]
-    return {f"{name}.json": json.dumps(content, indent=4) for name, content in files.items()} | {
-        # Nouns are single words there: of a traffic light, "light" remains. AMBER has the same word on its list.
-        "safe_words.txt": "light\n",
-        "metrics.txt": "".join(f"{name}_score=0\n{name}_num=0.001\n" for name in counters),
-    }
+    files["metrics.txt"] = "".join(f"{name}_score=0\n{name}_num=0.001\n" for name in counters)
+    return files
 
 
 def _expected(scene: Scene) -> list[str]:
@@ -154,36 +191,41 @@ def _expected(scene: Scene) -> list[str]:
     return sorted(absent, key=lambda name: -chances[name])[:MAX_HALLU]
 
 
-def _attributes(scene: Scene) -> Iterator[Row]:
+def _attributes(scene: Scene) -> Iterator[Query]:
     """Ask about colour and number of one object, and the action of one in the air, once for yes and once for no."""
     rng = np.random.default_rng([scene.seed, scene.broken, 5])
     name = str(rng.choice(list(scene.objects)))
     things = scene.objects[name]
+    plural = OBJECTS[name].plural
     (color,) = {thing.color for thing in things}
-    other = str(rng.choice([other for other in COLORS if other != color]))
-    subject = f"Is the {name}" if len(things) == 1 else f"Are the {OBJECTS[name].plural}"
-    for asked in (color, other):
-        yield "discriminative-attribute-state", f"{subject} {asked} in this image?", asked == color
+    other_color = str(rng.choice([other for other in COLORS if other != color]))
+    subject = f"Is the {name}" if len(things) == 1 else f"Are the {plural}"
+    yield Query("discriminative-attribute-state", f"{subject} {color} in this image?", True)
+    yield Query("discriminative-attribute-state", f"{subject} {other_color} in this image?", False)
     for count in (len(things), 1 + len(things) % 3):
-        text = f"Is there one {name}" if count == 1 else f"Are there {NUMBERS[count]} {OBJECTS[name].plural}"
-        yield "discriminative-attribute-number", f"{text} in this image?", count == len(things)
+        text = f"Is there one {name}" if count == 1 else f"Are there {NUMBERS[count]} {plural}"
+        yield Query("discriminative-attribute-number", f"{text} in this image?", count == len(things))
     for name in scene.objects:
         if OBJECTS[name].where == "air":
-            for does in ("fly", "stand"):
-                yield "discriminative-attribute-action", f"Does the {name} {does} in this image?", does == "fly"
+            yield Query("discriminative-attribute-action", f"Does the {name} fly in this image?", True)
+            yield Query("discriminative-attribute-action", f"Does the {name} stand in this image?", False)
 
 
-def _existence(scene: Scene) -> Iterator[Row]:
+def _existence(scene: Scene) -> Iterator[Query]:
     """Ask about absent objects, as all of AMBER's questions of this type do."""
     for name in _expected(scene):
-        yield "discriminative-hallucination", f"Is there {article(name)} {name} in this image?", False
+        yield Query("discriminative-hallucination", f"Is there {article(name)} {name} in this image?", False)
 
 
-def _relations(scene: Scene) -> Iterator[Row]:
+def _relations(scene: Scene) -> Iterator[Query]:
     """Ask which of two objects is further left, if that is clear; yes and no have AMBER's two names."""
-    single = {name: things[0].where for name, things in scene.objects.items() if len(things) == 1}
-    left = [name for name, where in single.items() if where == "left"]
-    right = [name for name, where in single.items() if where == "right"]
-    for one, other in zip(left[:1], right[:1], strict=False):
-        yield "discriminative-relation", f"Is the {one} to the left of the {other} in this image?", True
-        yield "relation", f"Is the {other} to the left of the {one} in this image?", False
+    left = []
+    right = []
+    for name, things in scene.objects.items():
+        if len(things) == 1 and things[0].where == "left":
+            left.append(name)
+        elif len(things) == 1 and things[0].where == "right":
+            right.append(name)
+    if left and right:
+        yield Query("discriminative-relation", f"Is the {left[0]} to the left of the {right[0]} in this image?", True)
+        yield Query("relation", f"Is the {right[0]} to the left of the {left[0]} in this image?", False)

@@ -42,13 +42,15 @@ _OPENINGS = (
 
 def caption(scene: Scene, rng: np.random.Generator) -> str:
     """Write two to five sentences that name every kind of object, the most conspicuous first."""
-
     groups = [scene.objects[name] for name in by_salience(scene)]
-    sentences = [choose(rng, _OPENINGS).format(a=article(scene.place), place=scene.place)]
+    opening = choose(rng, _OPENINGS)
+    sentences = [opening.format(a=article(scene.place), place=scene.place)]
     while groups:
-        fewest = 2 if len(groups) > 4 - (len(sentences) - 1) else 1  # five sentences at most
+        sentences_left = 5 - len(sentences)
+        fewest = 2 if len(groups) > sentences_left else 1
         size = min(len(groups), int(rng.integers(fewest, 3)))
-        sentences.append(_sentence([groups.pop(0) for _ in range(size)], rng))
+        sentences.append(_sentence(groups[:size], rng))
+        groups = groups[size:]
     return " ".join(sentences)
 
 
@@ -56,7 +58,11 @@ def by_salience(scene: Scene) -> list[str]:
     """Return the kinds of objects in a scene, the most conspicuous first."""
 
     def salience(name: str) -> float:
-        return sum(t.strength * (t.box[2] - t.box[0]) * (t.box[3] - t.box[1]) for t in scene.objects[name])
+        total = 0.0
+        for thing in scene.objects[name]:
+            x0, y0, x1, y1 = thing.box
+            total += thing.strength * (x1 - x0) * (y1 - y0)
+        return total
 
     return sorted(scene.objects, key=salience, reverse=True)
 
@@ -73,7 +79,7 @@ def article(noun: str) -> str:
 
 def mentions(text: str) -> list[tuple[int, int, str]]:
     """Find each mention of an object, by any of its names, as a whole word: start, end and the object's name."""
-    return [(match.start(), match.end(), LEXICON[match[0].lower()]) for match in _MENTION.finditer(text)]
+    return [(*match.span(), LEXICON[match[0].lower()]) for match in _MENTION.finditer(text)]
 
 
 def _sentence(groups: list[list[SceneObject]], rng: np.random.Generator) -> str:
@@ -82,16 +88,20 @@ def _sentence(groups: list[list[SceneObject]], rng: np.random.Generator) -> str:
     All begin with There, so that one choice between two tokens decides whether the text ends: many openings would each
     be less probable than the end. For the same reason a name precedes its colour: one token decides the object.
     """
-    verb = "are" if len(groups[0]) > 1 else "is"
+    first = groups[0]
+    verb = "are" if len(first) > 1 else "is"
     also = "also " if rng.random() < 0.25 else ""
-    phrases = [
-        f"{article(things[0].name)} {things[0].name} {place_of(things[0])}"
-        if len(things) == 1
-        else f"{NUMBERS[len(things)]} {OBJECTS[things[0].name].plural}"
-        for things in groups
-    ]
-    color = f", which {verb} {groups[0][0].color}" if len(groups) == 1 else ""
-    return f"There {verb} {also}{' and '.join(phrases)}{color}."
+    color = f", which {verb} {first[0].color}" if len(groups) == 1 else ""
+    phrases = " and ".join(map(_phrase, groups))
+    return f"There {verb} {also}{phrases}{color}."
+
+
+def _phrase(things: list[SceneObject]) -> str:
+    """Return a phrase for the objects of a kind: where the only one is, or their number."""
+    thing = things[0]
+    if len(things) == 1:
+        return f"{article(thing.name)} {thing.name} {place_of(thing)}"
+    return f"{NUMBERS[len(things)]} {OBJECTS[thing.name].plural}"
 
 
 def place_of(thing: SceneObject) -> str:
@@ -104,12 +114,19 @@ def choose(rng: np.random.Generator, among: Sequence[str]) -> str:
     return among[int(rng.integers(len(among)))]
 
 
-LEXICON = {
-    word: name
-    for name, kind in OBJECTS.items()
-    for base in (name, *kind.synonyms)
-    for word in (base, kind.plural if base == name else f"{base}s")
-}
+def _lexicon() -> dict[str, str]:
+    """Return the object of each word, singular or plural."""
+    lexicon = {}
+    for name, kind in OBJECTS.items():
+        for word in (name, kind.plural):
+            lexicon[word] = name
+        for synonym in kind.synonyms:
+            lexicon[synonym] = name
+            lexicon[f"{synonym}s"] = name
+    return lexicon
+
+
+LEXICON = _lexicon()
 _MENTION = re.compile(rf"\b({'|'.join(sorted(LEXICON, key=len, reverse=True))})\b", re.IGNORECASE)
 
 
@@ -130,13 +147,13 @@ class Questions:
     """
 
     def __init__(self, sample: int = 2_000) -> None:
-        self._frequency, self._together = _co_occurrence(sample)
+        self._frequency, self._company = _co_occurrence(sample)
 
     def about(self, scene: Scene) -> list[SceneQuestion]:
         """Return the questions about one scene, each once: questions with the answer yes first."""
         rng = np.random.default_rng([scene.seed, scene.broken, 3])
-        present = [str(name) for name in rng.permutation(list(scene.objects))]
-        absent = [str(name) for name in rng.permutation([name for name in OBJECTS if name not in scene.objects])]
+        present = rng.permutation(list(scene.objects)).tolist()
+        absent = rng.permutation([name for name in OBJECTS if name not in scene.objects]).tolist()
         ranked: dict[Split, list[str]] = {
             "random": absent,
             "popular": sorted(absent, key=lambda name: -self._frequency[name]),
@@ -146,13 +163,19 @@ class Questions:
         for split, names in ranked.items():
             for name in names[:PER_ANSWER]:
                 splits.setdefault(name, []).append(split)
-        return [SceneQuestion(name, True, SPLITS) for name in present[:PER_ANSWER]] + [
-            SceneQuestion(name, False, tuple(chosen)) for name, chosen in splits.items()
-        ]
+        questions = [SceneQuestion(name, True, SPLITS) for name in present[:PER_ANSWER]]
+        for name, belongs_to in splits.items():
+            questions.append(SceneQuestion(name, False, tuple(belongs_to)))
+        return questions
 
     def _affinity(self, name: str, scene: Scene) -> float:
-        contexts = [self._together[context] for context in (scene.place, *scene.objects) if context in self._together]
-        return sum(together[name] / together.total() for together in contexts)
+        """Return how often an object is among those of the scene's place, and of its objects."""
+        affinity = 0.0
+        for context in (scene.place, *scene.objects):
+            if context in self._company:
+                company = self._company[context]
+                affinity += company[name] / company.total()
+        return affinity
 
 
 def held_out(seed: int) -> Scene:
@@ -180,11 +203,11 @@ def validation_questions(limit: int | None = None) -> QuestionSet:
     """Return the questions about the first validation scenes, for a sweep."""
     scenes = {str(seed): held_out(seed) for seed in VALIDATION_SEEDS[: limit or SWEPT]}
     about = Questions().about
-    questions = (
-        Question(picture, yes_no_question(question.name), question.expected, question.splits)
-        for picture, scene in scenes.items()
-        for question in about(scene)
-    )
+    questions = []
+    for picture, scene in scenes.items():
+        for question in about(scene):
+            text = yes_no_question(question.name)
+            questions.append(Question(picture, text, question.expected, question.splits))
     return QuestionSet(
         SPLITS,
         tuple(questions),
@@ -197,11 +220,11 @@ def validation_questions(limit: int | None = None) -> QuestionSet:
 def _co_occurrence(sample: int) -> tuple[Counter[str], dict[str, Counter[str]]]:
     """Count objects in training scenes, and co-occurrences with a place or another object."""
     frequency: Counter[str] = Counter()
-    together: dict[str, Counter[str]] = {}
+    company: dict[str, Counter[str]] = {}
     for seed in TRAINING_SEEDS[:sample]:
         scene = make_scene(seed)
         names = list(scene.objects)
         frequency.update(names)
         for context in (scene.place, *names):
-            together.setdefault(context, Counter()).update(names)
-    return frequency, together
+            company.setdefault(context, Counter()).update(names)
+    return frequency, company

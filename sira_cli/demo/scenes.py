@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import io
 import json
+import math
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -25,6 +26,7 @@ MOST_COLORS = 4_000  # of a picture that may be a scene; 300 test scenes have up
 Where = Literal["left", "middle", "right"]
 FORMS = ("rect", "ellipse", "polygon", "line")
 Rgb = tuple[int, int, int]
+Box = tuple[int, int, int, int]  # x0, y0, x1, y1 in pixels
 
 # Three ranges of seeds that do not overlap.
 TRAINING_SEEDS = range(1_000_000)
@@ -33,8 +35,13 @@ TEST_SEEDS = range(2_000_000, 3_000_000)
 
 MIN_KINDS, MAX_KINDS = 3, 7
 STRAY = 0.2  # share of scenes with an object that does not belong there
+WEAKNESSES = ("none", "small", "faint", "hidden")
 WEAK = 0.3  # share of objects that give weak evidence
 KEPT = 0.25  # factor on a typical object's probability where co-occurrence is broken
+SCALES = (0.75, 1.15)  # smallest and largest, of a kind's size
+SMALL_SCALES = (0.32, 0.55)
+FAINT = (0.12, 0.35)  # smallest and largest opacity
+PLACES_TRIED = 12  # for each object
 MIN_VISIBLE = 0.15  # share of an object's box that must be visible; otherwise the object is left out
 
 
@@ -73,15 +80,18 @@ class Place:
 
 def _read(row: dict[str, Any]) -> dict[str, Any]:
     """Return the fields of a kind or a place: lists are tuples, shapes are read."""
-    fields = {name: tuple(value) if isinstance(value, list) else value for name, value in row.items()}
-    for name in {"glyph", "marks"} & row.keys():
-        fields[name] = tuple(
-            Shape(form, tuple(shape[form]), shape.get("tone", "main"), shape.get("width", 0.08))
-            for shape in row[name]
-            for form in FORMS
-            if form in shape
-        )
+    fields = {}
+    for name, value in row.items():
+        if name in ("glyph", "marks"):
+            fields[name] = tuple(map(_shape, value))
+        else:
+            fields[name] = tuple(value) if isinstance(value, list) else value
     return fields
+
+
+def _shape(row: dict[str, Any]) -> Shape:
+    form = next(form for form in FORMS if form in row)
+    return Shape(form, tuple(row[form]), row.get("tone", "main"), row.get("width", 0.08))
 
 
 _DATA = json.loads(Path(__file__).with_name("world.json").read_text(encoding="utf-8"))
@@ -98,14 +108,16 @@ class SceneObject:
 
     name: str
     color: str
-    box: tuple[int, int, int, int]
+    box: Box
     strength: float = 1.0
 
     @property
     def where(self) -> Where:
         """The third of the picture that holds its middle."""
         thirds: tuple[Where, ...] = ("left", "middle", "right")
-        return thirds[min(2, int(3 * (self.box[0] + self.box[2]) / 2 / SIDE))]
+        x0, _, x1, _ = self.box
+        third = int(3 * (x0 + x1) / 2 / SIDE)
+        return thirds[min(2, third)]
 
 
 @dataclass(frozen=True)
@@ -132,52 +144,70 @@ def make_scene(seed: int, broken: bool = False) -> Scene:
     place = str(rng.choice(list(PLACES)))
     things: list[SceneObject] = []
     for name in _pick_objects(rng, place, broken):
-        colors = OBJECTS[name].colors
-        chances = np.array([2.0] + [1.0] * (len(colors) - 1))
-        color = str(rng.choice(list(colors), p=chances / chances.sum()))
+        colors = list(OBJECTS[name].colors)
+        chances = np.ones(len(colors))
+        chances[0] = 2.0
+        color = str(rng.choice(colors, p=chances / chances.sum()))
         count = int(rng.choice([1, 2, 3], p=[0.8, 0.14, 0.06]))
-        weakness = str(rng.choice(["none", "small", "faint", "hidden"], p=[1 - WEAK, WEAK / 3, WEAK / 3, WEAK / 3]))
+        weakness = str(rng.choice(WEAKNESSES, p=[1 - WEAK, WEAK / 3, WEAK / 3, WEAK / 3]))
         for _ in range(count):
             _put(rng, things, name, color, weakness, PLACES[place].horizon)
     return Scene(seed, place, tuple(_visible(things)), broken)
 
 
 def render(scene: Scene) -> tuple[Image.Image, np.ndarray]:
-    """Draw a scene."""
+    """Draw a scene; return its picture, and for each pixel `[SIDE, SIDE]` the number of the object seen there, or 0."""
     rng = np.random.default_rng([scene.seed, scene.broken, 1])
-    place = PLACES[scene.place]
+    image = _background(rng, PLACES[scene.place])
+    seen = np.zeros((SIDE, SIDE), np.int16)
+    for number, thing in enumerate(scene.things, start=1):
+        silhouette = _paint(rng, image, thing)
+        x0, y0, x1, y1 = thing.box
+        seen[y0:y1, x0:x1][np.asarray(silhouette) > 127] = number
+    noise = rng.integers(-9, 10, (SIDE, SIDE, 1), dtype=np.int16)
+    samples = np.asarray(image) + noise
+    return Image.fromarray(samples.clip(0, 255).astype(np.uint8)), seen
+
+
+def _background(rng: np.random.Generator, place: Place) -> Image.Image:
     image = Image.new("RGB", (SIDE, SIDE), _jitter(rng, place.above))
     draw = ImageDraw.Draw(image)
-    draw.rectangle((0, round(place.horizon * SIDE), SIDE, SIDE), fill=_jitter(rng, place.below))
+    horizon = round(place.horizon * SIDE)
+    draw.rectangle((0, horizon, SIDE, SIDE), fill=_jitter(rng, place.below))
     for shape in place.marks:
-        _draw(draw, shape, (0, 0, SIDE, SIDE), _jitter(rng, _mix(FIXED[shape.tone], place.below, 0.4)))
+        tone = _mix(FIXED[shape.tone], place.below, 0.4)
+        _draw(draw, shape, (0, 0, SIDE, SIDE), _jitter(rng, tone))
+    return image
 
-    seen = np.zeros((SIDE, SIDE), np.int16)
-    for index, thing in enumerate(scene.things, start=1):
-        x0, y0, x1, y1 = thing.box
-        silhouette = Image.new("L", (x1 - x0, y1 - y0))
-        painted = image.crop(thing.box)
-        stencil, brush = ImageDraw.Draw(silhouette), ImageDraw.Draw(painted)
-        main = _jitter(rng, COLORS[thing.color], 10)
-        tones = {"main": main, "dark": _mix(main, (0, 0, 0), 0.3), "light": _mix(main, (255, 255, 255), 0.35)}
-        for shape in OBJECTS[thing.name].glyph:
-            box = (0, 0, x1 - x0, y1 - y0)
-            _draw(brush, shape, box, tones.get(shape.tone) or FIXED[shape.tone])
-            _draw(stencil, shape, box, 255)
-        image.paste(painted, (x0, y0), silhouette.point([round(level * thing.strength) for level in range(256)]))
-        seen[y0:y1, x0:x1][np.asarray(silhouette) > 127] = index
-    noise = rng.integers(-9, 10, (SIDE, SIDE, 1), dtype=np.int16)
-    return Image.fromarray((np.asarray(image) + noise).clip(0, 255).astype(np.uint8)), seen
+
+def _paint(rng: np.random.Generator, image: Image.Image, thing: SceneObject) -> Image.Image:
+    """Paint an object; return its silhouette, white on black, of the size of its box."""
+    x0, y0, x1, y1 = thing.box
+    size = (x1 - x0, y1 - y0)
+    silhouette = Image.new("L", size)
+    stencil = ImageDraw.Draw(silhouette)
+    painted = image.crop(thing.box)
+    brush = ImageDraw.Draw(painted)
+    main = _jitter(rng, COLORS[thing.color], 10)
+    tones = FIXED | {"main": main, "dark": _mix(main, (0, 0, 0), 0.3), "light": _mix(main, (255, 255, 255), 0.35)}
+    for shape in OBJECTS[thing.name].glyph:
+        _draw(brush, shape, (0, 0, *size), tones[shape.tone])
+        _draw(stencil, shape, (0, 0, *size), 255)
+    opacity = [round(level * thing.strength) for level in range(256)]
+    image.paste(painted, (x0, y0), silhouette.point(opacity))
+    return silhouette
 
 
 def _pick_objects(rng: np.random.Generator, place: str, broken: bool) -> list[str]:
     typical = PLACES[place].objects
     others = [name for name in OBJECTS if name not in typical]
+    factor = KEPT if broken else 1
     chosen: list[str] = []
     while not MIN_KINDS <= len(chosen) <= MAX_KINDS:
-        chosen = [name for name, chance in typical.items() if rng.random() < chance * (KEPT if broken else 1)]
+        chosen = [name for name, chance in typical.items() if rng.random() < chance * factor]
         if broken:
-            chosen += rng.choice(others, size=int(rng.integers(2, 5)), replace=False).tolist()
+            count = int(rng.integers(2, 5))
+            chosen += rng.choice(others, size=count, replace=False).tolist()
         elif rng.random() < STRAY:
             chosen.append(str(rng.choice(others)))
     return [str(name) for name in rng.permutation(chosen)]
@@ -186,32 +216,70 @@ def _pick_objects(rng: np.random.Generator, place: str, broken: bool) -> list[st
 def _put(
     rng: np.random.Generator, things: list[SceneObject], name: str, color: str, weakness: str, horizon: float
 ) -> None:
-    """Add an object where the others stay visible; a hidden object is put under an earlier one."""
+    """Add an object where the others stay visible; a hidden object is put under an earlier one.
+
+    The order of the random draws decides the scene of a seed.
+
+    Args:
+        rng: draws size, opacity and places.
+        things: the scene's objects so far, from back to front.
+        name: the kind of object.
+        color: its colour.
+        weakness: one of `WEAKNESSES`; the first object cannot be hidden.
+        horizon: the place's, as a share of the height.
+    """
     kind = OBJECTS[name]
-    scale = rng.uniform(0.32, 0.55) if weakness == "small" else rng.uniform(0.75, 1.15)
-    strength = float(rng.uniform(0.12, 0.35)) if weakness == "faint" else 1.0
+    scale = rng.uniform(*(SMALL_SCALES if weakness == "small" else SCALES))
+    strength = float(rng.uniform(*FAINT)) if weakness == "faint" else 1.0
     width, height = (max(10, round(side * scale * SIDE)) for side in kind.size)
-    best: tuple[float, tuple[int, int, int, int]] | None = None
-    behind = weakness == "hidden" and len(things) > 0
-    for _ in range(12):
-        if behind:
-            front = things[int(rng.integers(len(things)))].box
-            middle = (front[0] + front[2]) / 2 + rng.uniform(-0.45, 0.45) * (front[2] - front[0])
-            foot = front[3] - rng.uniform(0.0, 0.35) * (front[3] - front[1])
+    is_hidden = weakness == "hidden" and len(things) > 0
+    best: Box | None = None
+    least = math.inf
+    for _ in range(PLACES_TRIED):
+        if is_hidden:
+            middle, foot = _spot_under(rng, things)
         else:
-            middle = rng.uniform(0.08, 0.92) * SIDE
-            low = {"ground": (horizon + 0.06, 0.97), "wall": (0.2, horizon), "air": (0.16, horizon + 0.1)}[kind.where]
-            foot = rng.uniform(*low) * SIDE
+            middle, foot = _spot_in_view(rng, kind, horizon)
         x0 = round(min(max(middle - width / 2, 0), SIDE - width))
         y0 = round(min(max(foot - height, 0), SIDE - height))
         box = (x0, y0, x0 + width, y0 + height)
-        hidden = max((_share(box, other.box) for other in things), default=0.0)  # if it goes behind
-        hides = max((_share(other.box, box) for other in things), default=0.0)  # if it goes in front
-        misfit = abs(hidden - 0.6) if behind else hides + 0.5 * hidden
-        if best is None or misfit < best[0]:
-            best = (misfit, box)
+        misfit = _misfit(box, things, is_hidden)
+        if misfit < least:
+            least = misfit
+            best = box
     assert best is not None
-    things.insert(0 if behind else len(things), SceneObject(name, color, best[1], strength))
+    thing = SceneObject(name, color, best, strength)
+    things.insert(0 if is_hidden else len(things), thing)
+
+
+def _spot_under(rng: np.random.Generator, things: list[SceneObject]) -> tuple[float, float]:
+    """Draw the middle and the foot of an object that one of the others hides, in pixels."""
+    x0, y0, x1, y1 = things[int(rng.integers(len(things)))].box
+    middle = (x0 + x1) / 2 + rng.uniform(-0.45, 0.45) * (x1 - x0)
+    foot = y1 - rng.uniform(0.0, 0.35) * (y1 - y0)
+    return middle, foot
+
+
+def _spot_in_view(rng: np.random.Generator, kind: Kind, horizon: float) -> tuple[float, float]:
+    """Draw the middle and the foot of an object where its kind is found, in pixels."""
+    middle = rng.uniform(0.08, 0.92) * SIDE
+    match kind.where:
+        case "ground":
+            foot = rng.uniform(horizon + 0.06, 0.97)
+        case "wall":
+            foot = rng.uniform(0.2, horizon)
+        case "air":
+            foot = rng.uniform(0.16, horizon + 0.1)
+    return middle, foot * SIDE
+
+
+def _misfit(box: Box, things: list[SceneObject], is_hidden: bool) -> float:
+    """Return how badly a box suits an object among others: behind them, or else in front of them."""
+    covered = max((_share(box, thing.box) for thing in things), default=0.0)  # if it goes behind
+    if is_hidden:
+        return abs(covered - 0.6)
+    covers = max((_share(thing.box, box) for thing in things), default=0.0)  # if it goes in front
+    return covers + 0.5 * covered
 
 
 def _visible(things: list[SceneObject]) -> list[SceneObject]:
@@ -226,33 +294,40 @@ def _visible(things: list[SceneObject]) -> list[SceneObject]:
     return kept
 
 
-def _share(box: tuple[int, int, int, int], under: tuple[int, int, int, int]) -> float:
+def _share(box: Box, under: Box) -> float:
     """Return the share of the first box that the second covers."""
     width = min(box[2], under[2]) - max(box[0], under[0])
     height = min(box[3], under[3]) - max(box[1], under[1])
     return max(0, width) * max(0, height) / ((box[2] - box[0]) * (box[3] - box[1]))
 
 
-def _draw(draw: ImageDraw.ImageDraw, shape: Shape, box: tuple[int, int, int, int], fill: Rgb | int) -> None:
+def _draw(draw: ImageDraw.ImageDraw, shape: Shape, box: Box, fill: Rgb | int) -> None:
     x0, y0, x1, y1 = box
-    xs = [x0 + x * (x1 - x0) for x in shape.at[::2]]
-    ys = [y0 + y * (y1 - y0) for y in shape.at[1::2]]
-    if shape.form in ("rect", "ellipse"):
-        (draw.rectangle if shape.form == "rect" else draw.ellipse)((xs[0], ys[0], xs[1], ys[1]), fill=fill)
-    elif shape.form == "polygon":
-        draw.polygon(list(zip(xs, ys, strict=True)), fill=fill)
-    else:
-        width = max(2, round(shape.width * min(x1 - x0, y1 - y0)))
-        draw.line(list(zip(xs, ys, strict=True)), fill=fill, width=width, joint="curve")
+    width = x1 - x0
+    height = y1 - y0
+    xs = [x0 + x * width for x in shape.at[::2]]
+    ys = [y0 + y * height for y in shape.at[1::2]]
+    corners = list(zip(xs, ys, strict=True))
+    match shape.form:
+        case "rect":
+            draw.rectangle(corners, fill=fill)
+        case "ellipse":
+            draw.ellipse(corners, fill=fill)
+        case "polygon":
+            draw.polygon(corners, fill=fill)
+        case _:
+            thickness = max(2, round(shape.width * min(width, height)))
+            draw.line(corners, fill=fill, width=thickness, joint="curve")
 
 
-def _mix(one: Rgb, other: Rgb, share: float) -> Rgb:
-    red, green, blue = (round(a + share * (b - a)) for a, b in zip(one, other, strict=True))
+def _mix(tone: Rgb, other: Rgb, share: float) -> Rgb:
+    red, green, blue = (round(a + share * (b - a)) for a, b in zip(tone, other, strict=True))
     return red, green, blue
 
 
 def _jitter(rng: np.random.Generator, color: Rgb, amount: int = 14) -> Rgb:
-    red, green, blue = (int(np.clip(channel + rng.integers(-amount, amount + 1), 0, 255)) for channel in color)
+    shifts = (rng.integers(-amount, amount + 1) for _ in color)
+    red, green, blue = (int(np.clip(channel + shift, 0, 255)) for channel, shift in zip(color, shifts, strict=True))
     return red, green, blue
 
 
