@@ -8,15 +8,20 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from concurrent.futures import Future, wait
 from contextlib import suppress
 from types import FrameType
-from typing import NoReturn
+from typing import NoReturn, TypeVar
 
 EXIT_CODE = 130
 SIGNALS = [getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name)]
 
 _GRACE = 2.0  # seconds for threads that end by themselves
 _WORKERS = ("sira-reader", "sira-preparer")  # names of threads that decode pictures
+
+_LOOK = 0.1  # seconds between looks whether a result is still wanted
+
+T = TypeVar("T")
 
 _happened = False
 
@@ -42,6 +47,34 @@ def raise_interrupts() -> None:
 def quit_on_interrupts() -> None:
     """From now on signals end the process at once: there is nothing to keep."""
     _handle(_quit)
+
+
+def in_time(work: Callable[[], T], seconds: float, look: Callable[[], None]) -> T:
+    """Run a function in a thread, which is left behind where its result is no longer wanted.
+
+    Args:
+        work: the function.
+        seconds: maximum time; may be infinite.
+        look: called now and then; its error ends the waiting, as that of `check` after a signal.
+
+    Raises:
+        TimeoutError: it takes longer.
+    """
+    end = time.monotonic() + seconds
+    result = Future[T]()
+
+    def run() -> None:
+        try:
+            result.set_result(work())
+        except BaseException as error:
+            result.set_exception(error)
+
+    threading.Thread(target=run, name="sira-request", daemon=True).start()
+    while not wait([result], min(_LOOK, seconds)).done:
+        look()
+        if time.monotonic() > end:
+            raise TimeoutError
+    return result.result()
 
 
 def leave() -> NoReturn:

@@ -109,7 +109,7 @@ def ict(
     from sira_cli.analysis.experiment import Units
     from sira_cli.analysis.questions import with_places
     from sira_cli.demo.labelled import labelled_questions
-    from sira_cli.pictures.find import check_images
+    from sira_cli.pictures.checks import check_images
 
     preset = choose_preset(model)
 
@@ -373,7 +373,7 @@ def _caption_pairs(
     """Return pictures with pairs of captions: drawn scenes, or those of a file."""
     from sira_cli.analysis.calibration.vti import read_pairs
     from sira_cli.demo.labelled import caption_pairs
-    from sira_cli.pictures.find import check_any_exists, check_images
+    from sira_cli.pictures.checks import check_any_exists, check_images
 
     if drawn:
         if images is not None:

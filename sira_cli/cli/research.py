@@ -134,7 +134,7 @@ def sweep(
     from sira_cli.analysis.questions import in_splits
     from sira_cli.demo.questions import validation_questions
     from sira_cli.eval.benchmark import ONE_WORD
-    from sira_cli.pictures.find import check_images
+    from sira_cli.pictures.checks import check_images
 
     ks = () if k in (None, "all") else measured.parse_ks(str(k))
     alphas = measured.parse_alphas(alpha)

@@ -18,7 +18,8 @@ from sira_cli.look.claims import Verify
 from sira_cli.methods.base import Method
 from sira_cli.models import combinations
 from sira_cli.models.preset import Preset
-from sira_cli.pictures.find import Shard, check_images
+from sira_cli.pictures.checks import check_images
+from sira_cli.pictures.find import Shard
 from sira_cli.pictures.picture import Picture
 from sira_cli.pictures.sources import located
 from sira_cli.run.events import Halved, PictureEvent, StageStarted, Started

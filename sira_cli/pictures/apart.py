@@ -22,9 +22,9 @@ from typing import IO, Any
 from PIL import Image
 
 from sira_cli.errors import HugePictureError, PictureError, PictureMemoryError
+from sira_cli.interrupts import in_time
 from sira_cli.parsing import from_json
 from sira_cli.pictures.opening import MEMORY, decode_picture, memory_for, picture_size
-from sira_cli.pictures.web import in_time
 
 SECONDS = 30.0  # for the pictures of one request; the largest that are usually allowed take a few
 _SPARE = 2**30  # bytes above what decoding takes by its header

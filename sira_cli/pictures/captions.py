@@ -10,8 +10,9 @@ from typing import Any
 
 from sira_cli.errors import DataError, PictureError, SettingsError
 from sira_cli.files import text_in
+from sira_cli.pictures.checks import check_any_exists
 from sira_cli.pictures.datasets import is_data_file, recorded_sample
-from sira_cli.pictures.find import Shard, check_any_exists, find_pictures
+from sira_cli.pictures.find import Shard, find_pictures
 from sira_cli.pictures.names import is_uri, joined, one_line
 from sira_cli.pictures.neighbours import own_text
 from sira_cli.pictures.opening import endings

@@ -16,7 +16,7 @@ from itertools import chain
 from pathlib import Path, PurePath
 from typing import BinaryIO
 
-from sira_cli.errors import DataError, PictureError, PictureSettingsError, SettingsError, install
+from sira_cli.errors import DataError, SettingsError, install
 from sira_cli.pictures.datasets import IN_FOLDERS, is_data_file, pictures_in
 from sira_cli.pictures.names import is_uri, on_disk, one_line, public
 from sira_cli.pictures.opening import RAW, VIDEOS, endings
@@ -66,20 +66,31 @@ class Pictures(list[Picture]):
     def __init__(self, pictures: Iterable[Picture] = (), left_out: Mapping[str, int] | None = None) -> None:
         """Make a list of pictures."""
         super().__init__(pictures)
-        self.left_out = dict(sorted((+Counter(left_out or {})).items(), key=lambda each: (-each[1], each[0])))
+        counts = [(-count, name) for name, count in (left_out or {}).items() if count > 0]
+        self.left_out = {name: -count for count, name in sorted(counts)}
 
 
 def left_out_message(left_out: Mapping[str, int]) -> str:
     """Return the line of a summary about what a run has left out."""
-    number = sum(count for name, count in left_out.items() if not name.endswith("/"))
-    inside = [name[2:-1] for name in left_out if name.startswith("./")]
-    system = [f"{count} {name[:-1]}" for name, count in left_out.items() if name.endswith("/") and name[:2] != "./"]
-    parts = [f"{number} {'file was' if number == 1 else 'files were'} not read: {_by_ending(left_out)}"] * bool(number)
-    if system:
-        parts.append(f"thumbnails and deleted files were left out: {', '.join(system)}")
-    if inside:
-        folders = f"{len(inside)} subfolder{'s' * (len(inside) > 1)} with pictures (-r includes them)"
-        parts.append(f"{folders}: {some(inside, 3)}")
+    files = 0
+    subfolders = []
+    system_folders = []
+    for name, count in left_out.items():
+        if name.startswith("./"):
+            subfolders.append(name[2:-1])
+        elif name.endswith("/"):
+            system_folders.append(f"{count} {name[:-1]}")
+        else:
+            files += count
+    parts = []
+    if files:
+        were = "file was" if files == 1 else "files were"
+        parts.append(f"{files} {were} not read: {_by_ending(left_out)}")
+    if system_folders:
+        parts.append(f"thumbnails and deleted files were left out: {', '.join(system_folders)}")
+    if subfolders:
+        noun = "subfolder" if len(subfolders) == 1 else "subfolders"
+        parts.append(f"{len(subfolders)} {noun} with pictures (-r includes them): {some(subfolders, 3)}")
     return "; ".join(parts)
 
 
@@ -122,44 +133,66 @@ def find_pictures(
         DataError: a table has no column of pictures.
         SettingsError: a path is empty, `-` is given twice, a store does not answer, or there are no pictures.
     """
-    if "" in (paths := [*paths]):
+    paths = [*paths]
+    if "" in paths:
         raise SettingsError("a picture's path is empty")
     if paths.count(STDIN) > 1:
         raise SettingsError("'-' (stdin) can be given once")
-    every = [on_disk(path) for given in paths for path in _expand_ranges(given)]
-    looking, found = _Looking(recursive, alone=len(every) == 1), dict[str, Picture]()
-    any_place, any_data = False, False
-    for location, relative in (place for path in every for place in looking.at(path)):
+    places = [on_disk(place) for path in paths for place in _expand_ranges(path)]
+    looking = _Looking(recursive, alone=len(places) == 1)
+    found: dict[str, Picture] = {}
+    any_place = False
+    any_data = False
+    for location, relative in chain.from_iterable(map(looking.at, places)):
         any_place = True
-        if any(fnmatchcase(name, glob) for glob in exclude for name in (relative, *Path(relative).parts)):
-            continue
-        if shard is not None and not shard.holds(relative):
+        if _is_excluded(relative, exclude) or (shard is not None and not shard.holds(relative)):
             continue
         inside: Iterable[Picture] = (_single(location, relative),)
-        if location == STDIN:
-            inside = (Picture((MemorySource(STDIN, "", sys.stdin.buffer.read()),)),)
-        elif is_data_file(location) and not scheme_source(location):
-            any_data, inside = True, pictures_in(location, relative, image_column)
+        if is_data_file(location) and not scheme_source(location):
+            any_data = True
+            inside = pictures_in(location, relative, image_column)
         for picture in inside:
-            found.setdefault(f"{len(found)}" if repeats else picture.identity, picture)
+            key = str(len(found)) if repeats else picture.identity
+            found.setdefault(key, picture)
             if len(found) == limit:
                 return Pictures(found.values())
     pictures = Pictures(found.values(), looking.left_out)
-    shown = one_line(paths[0]) + f" and {len(paths) - 1} more" * (len(paths) > 1) if paths else ""
-    if exclude and any_place and not found and shard is None:
+    if found:
+        return pictures
+    shown = ""
+    if paths:
+        shown = one_line(paths[0])
+    if len(paths) > 1:
+        shown += f" and {len(paths) - 1} more"
+    if exclude and any_place and shard is None:
         raise SettingsError(f"`exclude=` {' '.join(exclude)} leaves out all pictures")
-    if any_data and not found:
+    if any_data:
         raise SettingsError(f"{shown}: no pictures inside")
     if not any_place:  # only folders can be empty: everything else is listed as it is
-        others = _by_ending(pictures.left_out)
-        but = f", but {others}: these formats are not read" if others else " (subfolders count with -r)"
-        raise SettingsError(f"{shown}: no pictures in this folder{but if others or not recursive else ''}")
+        raise SettingsError(f"{shown}: no pictures in this folder{_remedy(pictures.left_out, recursive)}")
     return pictures
+
+
+def _remedy(left_out: Mapping[str, int], recursive: bool) -> str:
+    """Return why a folder may have no pictures, as the end of a message."""
+    others = _by_ending(left_out)
+    if others:
+        return f", but {others}: these formats are not read"
+    return "" if recursive else " (subfolders count with -r)"
+
+
+def _is_excluded(relative: str, patterns: Sequence[str]) -> bool:
+    """Return whether patterns leave out a path: they match it, its name or the name of a folder."""
+    names = (relative, *Path(relative).parts)
+    return any(fnmatchcase(name, pattern) for pattern in patterns for name in names)
 
 
 def _single(location: str, relative: str) -> Picture:
     """Return the picture at a path, with its fault if its name says that it is something else."""
-    picture, why = located(location, relative), unread(location)
+    if location == STDIN:
+        return Picture((MemorySource(STDIN, "", sys.stdin.buffer.read()),))
+    picture = located(location, relative)
+    why = unread(location)
     if not why or scheme_source(location) or picture.is_here() is False:
         return picture
     return picture.known(fault=f"{picture.label}: {why}")
@@ -186,51 +219,73 @@ class _Looking:
             failed: list[OSError] = []
             inside = self._inside(path, os.walk(path, onerror=failed.append), os.sep, failed)
             yield from _pictures_or_containers((str(Path(path, below)), below or ".") for below in inside)
-        elif os.path.lexists(path) or not (matches := sorted(glob.glob(path, recursive=True))):  # noqa: PTH207 (a Path takes no absolute pattern)
+        elif os.path.lexists(path):
             yield path, path
         else:
-            for match in matches:
-                if (system := _system_folder(match)) and not _system_folder(path):
-                    self.left_out[f"{system}/"] += 1
-                else:
-                    self.alone = False
-                    yield from self.at(match)
+            yield from self._matching(path)
+
+    def _matching(self, pattern: str) -> Iterator[tuple[str, str]]:
+        """Yield the files that a glob stands for; without any, the path itself."""
+        matches = sorted(glob.glob(pattern, recursive=True))  # noqa: PTH207 (a Path takes no absolute pattern)
+        if not matches:
+            yield pattern, pattern
+        for match in matches:
+            system = _system_folder(match)
+            if system and not _system_folder(pattern):
+                self.left_out[f"{system}/"] += 1
+            else:
+                self.alone = False
+                yield from self.at(match)
 
     def _in_store(self, uri: str) -> Iterator[tuple[str, str]]:
         """Yield the files in a folder of a store; `*` in the last part of a URI stands for any characters."""
-        folder, inside, relative = uri.rstrip("/"), None, uri.partition("://")[2]
         try:
-            with connected(uri) as (store, path):
-                above, _, last = path.rpartition("/")
-                if store.isdir(path):
-                    depth = None if self.recursive else 1
-                    inside = [*self._inside(path.rstrip("/"), store.walk(path, maxdepth=depth, on_error="raise"))]
-                elif "*" in last and not store.exists(path):
-                    folder, names = uri.rpartition("/")[0], [name.rpartition("/")[2] for name in store.glob(path)]
-                    inside = [*self._inside(above, [(above, [], names)])]
+            folder, inside = self._listed(uri)
         except (OSError, SettingsError) as error:
-            if self.alone:
-                text = f"{public(uri)}: cannot be listed: {error}" if isinstance(error, OSError) else str(error)
-                raise SettingsError(text) from error
-            relative = uri
+            if not self.alone:
+                yield uri, uri
+                return
+            text = f"{public(uri)}: cannot be listed: {error}" if isinstance(error, OSError) else str(error)
+            raise SettingsError(text) from error
         if inside is None:
-            yield uri, relative
+            yield uri, uri.partition("://")[2]
         else:
             yield from _pictures_or_containers((f"{folder}/{below}", below) for below in inside)
 
+    def _listed(self, uri: str) -> tuple[str, list[str] | None]:
+        """Return the URI of a folder, and the files in it that a URI stands for; None: it is not a folder."""
+        with connected(uri) as (store, path):
+            if store.isdir(path):
+                depth = None if self.recursive else 1
+                folders = store.walk(path, maxdepth=depth, on_error="raise")
+                return uri.rstrip("/"), list(self._inside(path.rstrip("/"), folders))
+            above, _, last = path.rpartition("/")
+            if "*" in last and not store.exists(path):
+                names = [name.rpartition("/")[2] for name in store.glob(path)]
+                return uri.rpartition("/")[0], list(self._inside(above, [(above, [], names)]))
+        return "", None
+
     def _inside(self, top: str, folders: Folders, sep: str = "/", failed: list[OSError] | None = None) -> Iterator[str]:
-        """Yield the pictures and containers in a folder that are not hidden, and subfolders that cannot be read."""
+        """Yield the pictures and containers in a folder that are not hidden, and subfolders that cannot be read.
+
+        Args:
+            top: the folder.
+            folders: it and its subfolders.
+            sep: stands between the parts of a path.
+            failed: receives the errors of subfolders while `folders` goes on.
+        """
         for root, below, files in chain(folders, [(top, [], [])]):
-            while failed:  # of `os.walk`
-                yield str(failed.pop().filename)[len(top) :].strip(f"/{sep}")
-            folder = root[len(top) :].strip(f"/{sep}")
-            system = [name for name in below if _system_folder(name) and name[0] != "."]
-            below[:] = sorted(name for name in below if name[0] != "." and name not in system)
-            names = [folder + sep * bool(folder) + name for name in sorted(files) if not name.startswith(".")]
+            while failed:
+                yield _below(top, str(failed.pop().filename), sep)
+            folder = _below(top, root, sep)
+            system = {name for name in below if _system_folder(name) and not _is_hidden(name)}
+            below[:] = sorted(name for name in below if not _is_hidden(name) and name not in system)
+            names = [f"{folder}{sep}{name}" if folder else name for name in sorted(files) if not _is_hidden(name)]
             if folder and not self.recursive:
                 place = f"./{PurePath(folder).parts[0]}/"
                 self.left_out[place] |= any(PurePath(name).suffix.lower() in endings() for name in names)
-                below[:] = [] if self.left_out[place] else below
+                if self.left_out[place]:
+                    below.clear()
                 continue
             self.left_out.update(f"{name}/" for name in system)
             for name in names:
@@ -241,28 +296,41 @@ class _Looking:
                     self.left_out[ending] += 1
 
 
+def _below(top: str, path: str, sep: str) -> str:
+    """Return a path as seen from a folder above it."""
+    return path[len(top) :].strip(f"/{sep}")
+
+
+def _is_hidden(name: str) -> bool:
+    return name.startswith(".")
+
+
 def _system_folder(path: str) -> str:
     """Return the first part of a path that is a folder of `_SYSTEM`; empty without one."""
-    return next((part for part in Path(path).parts if any(fnmatch(part.lower(), each) for each in _SYSTEM)), "")
+    for part in Path(path).parts:
+        if any(fnmatch(part.lower(), pattern) for pattern in _SYSTEM):
+            return part
+    return ""
 
 
 def _pictures_or_containers(files: Iterable[tuple[str, str]]) -> Iterator[tuple[str, str]]:
     """Yield the pictures of a folder; without any, the files that hold many, but tables about shards and caches."""
-    containers, any_picture = {}, False
+    containers: dict[str, str] = {}
+    any_picture = False
     for location, relative in files:
         if is_data_file(relative):
             containers[relative] = location
         else:
             any_picture = True
             yield location, relative
-    for relative, location in containers.items() if not any_picture else ():
-        about_shard = not is_tar(relative) and any(_without(relative) + tar in containers for tar in TARS)
-        if not about_shard and not _COMPUTED.fullmatch(Path(relative).name):  # img2dataset writes a table per shard
+    if any_picture:
+        return
+    for relative, location in containers.items():
+        path = Path(relative)
+        stem = str(path.with_suffix(""))
+        is_about_shard = not is_tar(relative) and any(stem + tar in containers for tar in TARS)  # as of img2dataset
+        if not is_about_shard and not _COMPUTED.fullmatch(path.name):
             yield location, relative
-
-
-def _without(name: str) -> str:
-    return str(Path(name).with_suffix(""))
 
 
 def _expand_ranges(path: str) -> Iterator[str]:
@@ -271,47 +339,14 @@ def _expand_ranges(path: str) -> Iterator[str]:
     if match is None or os.path.lexists(path):
         yield path
         return
-    first, last = match[1], match[2]
+    first, last = match.groups()
     if int(first) > int(last):
         raise SettingsError(f"{one_line(path)}: the range {match[0]} is empty: expected the smaller number first")
-    width = max(len(first), len(last)) if first.startswith("0") or last.startswith("0") else 0
+    width = 0
+    if first.startswith("0") or last.startswith("0"):
+        width = max(len(first), len(last))
     for number in range(int(first), int(last) + 1):
         yield from _expand_ranges(f"{path[: match.start()]}{number:0{width}}{path[match.end() :]}")
-
-
-def check_any_exists(pictures: Sequence[Picture], advice: str = "") -> None:
-    """Check that not all of some pictures are missing or known to be unreadable, before a model is loaded."""
-    if not pictures or not all(picture.fault or picture.is_here() is False for picture in pictures):
-        return
-    more = len(pictures) - 1
-    first = pictures[0]
-    if first.fault:
-        raise DataError(first.fault + (f"; nor can any of the other {more} be read" if more else ""))
-    missing = next(source for source in first.sources if source.is_here() is False)
-    others = f", nor any of the other {more}" if more else ""
-    raise PictureSettingsError(f"{missing.label}: no such file{others}{advice}")
-
-
-def check_any_readable(pictures: Sequence[Picture]) -> None:
-    """Check that a few named files are not all of another kind than pictures, before a model is loaded."""
-    faults = []
-    if any(picture.is_here() is None for picture in pictures):
-        return  # it is somewhere else
-    for picture in pictures:
-        try:
-            picture.pixels(picture.files())
-        except PictureError as error:
-            faults.append(error)
-    if faults and len(faults) == len(pictures):
-        others = f", nor is any of the other {len(pictures) - 1}" if len(pictures) > 1 else ""
-        raise PictureSettingsError(f"{faults[0]}{others}") from faults[0]
-
-
-def check_images(folder: Path, names: Sequence[str]) -> None:
-    """Check that a folder holds any of a benchmark's pictures, before a model is loaded."""
-    if not folder.is_dir():
-        raise SettingsError(f"`images=` {folder}: is not a folder")
-    check_any_exists([located(str(folder / name)) for name in names], ": is `images=` right?")
 
 
 def read_list(file: BinaryIO, shown: str = "the list") -> list[str]:

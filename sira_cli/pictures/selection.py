@@ -14,7 +14,8 @@ from typing import Any
 
 from sira_cli.errors import DataError, PictureError, SettingsError
 from sira_cli.parsing import from_json
-from sira_cli.pictures.find import Pictures, Shard, check_any_exists, check_any_readable, find_pictures, read_list
+from sira_cli.pictures.checks import check_any_exists, check_any_readable
+from sira_cli.pictures.find import Pictures, Shard, find_pictures, read_list
 from sira_cli.pictures.names import is_uri, is_utf8, joined
 from sira_cli.pictures.picture import Picture, group_of
 from sira_cli.pictures.rows import IMAGE_COLUMNS, TableRow, brief, name_of, read_table, text_of, usual_column
@@ -44,38 +45,59 @@ class Selection:
 
     def pictures(self, asking: Callable[[str], str] = str) -> Pictures:
         """Return the pictures, with the prompts that `asking` makes of questions; missing ones are found now."""
-        together, questions, listed = self.together, self.questions, self.files_from or ""
-        groups = Path(listed) if listed.endswith(".jsonl") else None
-        choosing = "shard" if self.shard is not None else "limit" if self.limit is not None else ""
-        group, wrong = "says itself which pictures are shown together", ""
-        if questions and together:
-            wrong = f"`questions=` {group}: leave out `together=`"
-        elif questions and (self.paths[1:] or listed):
-            wrong = "`questions=` names the pictures: give only their folder, or nothing"
-        elif groups and (self.paths or together):
-            wrong = f"`files_from=` {listed} {group}: give nothing else"
-        elif choosing and together:
-            wrong = f"`{choosing}=` chooses among pictures, but `together=` shows all of them at once: leave it out"
-        if wrong:
-            raise SettingsError(wrong)
-        part: dict[str, Any] = {"shard": self.shard, "limit": self.limit, "image_column": self.image_column}
-        if questions is not None:
-            pictures = Pictures(listed_pictures(questions, asking, folder="".join(self.paths), **part))
-        elif groups is not None:
-            pictures = Pictures(listed_pictures(groups, **part))
+        self._check()
+        if self.questions is not None:
+            pictures = self._listed(self.questions, asking, self.paths[0] if self.paths else "")
+        elif self._groups is not None:
+            pictures = self._listed(self._groups, None, "")
         else:
-            part |= {"recursive": self.recursive, "exclude": self.exclude or ()}
-            pictures = find_pictures(self.all_paths(), repeats=together, **part)
+            pictures = find_pictures(
+                self.all_paths(),
+                recursive=self.recursive,
+                exclude=self.exclude or (),
+                shard=self.shard,
+                limit=self.limit,
+                image_column=self.image_column,
+                repeats=self.together,
+            )
         check_any_exists(pictures)
         if self.files_from is None and len(pictures) <= FEW and not any(map(os.path.isdir, self.paths)):
             check_any_readable(pictures)
-        if not together:
+        if not self.together:
             return pictures
-        if several := next((picture for picture in pictures if picture.sources[0].several), None):
-            raise SettingsError(
-                f"{several.label} is several pictures that are shown together already: leave out `together=`"
-            )
+        for picture in pictures:
+            source = picture.sources[0]
+            if source.several:
+                several = "is several pictures that are shown together already"
+                raise SettingsError(f"{picture.label} {several}: leave out `together=`")
         return Pictures([group_of(pictures)], pictures.left_out)
+
+    @property
+    def _groups(self) -> Path | None:
+        """The file of `files_from` if its rows are groups."""
+        listed = self.files_from or ""
+        return Path(listed) if listed.endswith(".jsonl") else None
+
+    def _listed(self, file: Path, asking: Callable[[str], str] | None, folder: str) -> Pictures:
+        pictures = listed_pictures(
+            file, asking, folder=folder, shard=self.shard, limit=self.limit, image_column=self.image_column
+        )
+        return Pictures(pictures)
+
+    def _check(self) -> None:
+        """Refuse what does not go together."""
+        says_groups = "says itself which pictures are shown together"
+        if self.questions:
+            if self.together:
+                raise SettingsError(f"`questions=` {says_groups}: leave out `together=`")
+            if len(self.paths) > 1 or self.files_from:
+                raise SettingsError("`questions=` names the pictures: give only their folder, or nothing")
+        elif self._groups and (self.paths or self.together):
+            raise SettingsError(f"`files_from=` {self.files_from} {says_groups}: give nothing else")
+        if self.together and (self.shard is not None or self.limit is not None):
+            choosing = "limit" if self.shard is None else "shard"
+            shows = "chooses among pictures, but `together=` shows all of them at once"
+            raise SettingsError(f"`{choosing}=` {shows}: leave it out")
 
     def all_paths(self) -> list[str]:
         """Return the paths, and those that `files_from` adds."""
@@ -110,14 +132,15 @@ def listed_pictures(
     Rows are questions (`question_id, image, text`), whose prompts `asking` returns, or groups: `images`, or `image`.
     One that cannot be read is a picture with a fault, if there are others.
     """
-    found = dict[str, Picture]()
+    found: dict[str, Picture] = {}
     where = ""
     folder = folder.rstrip("/") or str(file.parent)
     usual = IMAGE_COLUMNS if image_column is None else (image_column,)
-    for row in read_table(file, {name.lower() for name in (*_IDS, SEVERAL, *usual, *_QUESTIONS)}):
+    columns = {name.lower() for name in (*_IDS, SEVERAL, *usual, *_QUESTIONS)}
+    for row in read_table(file, columns):
         where = row.where
         try:
-            picture = _listed(row, folder, usual, asking)
+            picture = _picture_of(row, folder, usual, asking)
         except DataError as error:
             picture = _unreadable(row, file, str(error), is_question=asking is not None)
         if shard is not None and not shard.holds(picture.relative):
@@ -128,33 +151,37 @@ def listed_pictures(
         if len(found) == limit:
             break
     if not where:
-        raise DataError(f"{file}: {'names no pictures' if asking is None else 'holds no questions'}")
-    if found and all(picture.fault for picture in found.values()):
-        raise DataError(next(iter(found.values())).fault)
-    return list(found.values())
+        lacks = "names no pictures" if asking is None else "holds no questions"
+        raise DataError(f"{file}: {lacks}")
+    pictures = list(found.values())
+    if pictures and all(picture.fault for picture in pictures):
+        raise DataError(pictures[0].fault)
+    return pictures
 
 
-def _listed(row: TableRow, folder: str, usual: Sequence[str], asking: Callable[[str], str] | None) -> Picture:
+def _picture_of(row: TableRow, folder: str, usual: Sequence[str], asking: Callable[[str], str] | None) -> Picture:
     """Return the picture that a row names, with its question, or its group."""
     if row.fault:
         raise DataError(row.fault)
-    where, values = row.where, row.values
-    given = {name: value for name, value in values.items() if str(value or "").strip()}
-    several = names_in(where, values)
-    if several is None:
-        column = usual_column(given, usual)
+    where = row.where
+    given = {name: value for name, value in row.values.items() if str(value or "").strip()}
+    names = names_in(where, row.values)
+    is_group = names is not None
+    if names is None:
         expected = usual[:2] if asking else (SEVERAL, *usual[:2])
-        several = [name_of(where, given, *([column] if column else expected))]
-        picture = _below(folder, several[0])
-        if asking is None:
-            picture = group_of([picture], values)
-    else:
-        picture = group_of([_below(folder, name) for name in several], values if asking is None else None)
+        names = [name_of(where, given, *_columns(given, usual, expected))]
+    pictures = [_below(folder, name) for name in names]
     if asking is None:
-        return picture
-    column = usual_column(given, _QUESTIONS)
-    question = text_of(where, given, *([column] if column else _QUESTIONS))
-    return picture.known(prompt=asking(question), id=_id(where, values) or f"{joined(several)}: {question}")
+        return group_of(pictures, row.values)
+    question = text_of(where, given, *_columns(given, _QUESTIONS, _QUESTIONS))
+    picture = group_of(pictures) if is_group else pictures[0]
+    return picture.known(prompt=asking(question), id=_id(where, row.values) or f"{joined(names)}: {question}")
+
+
+def _columns(row: Mapping[str, Any], usual: Sequence[str], expected: Sequence[str]) -> Sequence[str]:
+    """Return the usual column that a row has; without one, those that a message expects."""
+    column = usual_column(row, usual)
+    return expected if column is None else (column,)
 
 
 def _unreadable(row: TableRow, file: Path, fault: str, *, is_question: bool) -> Picture:
@@ -165,23 +192,30 @@ def _unreadable(row: TableRow, file: Path, fault: str, *, is_question: bool) -> 
 
 def names_in(where: str, row: Mapping[str, Any], field: str = SEVERAL) -> list[str] | None:
     """Return the names in a field of a row: a list, or in a table of text a list as JSON; None without such a field."""
-    names = value = row.get(field)
+    value = row.get(field)
     if value is None or value == "":
         return None
+    names = value
     if isinstance(value, str):
         try:
             names = from_json(value)
         except ValueError:
             names = None
-    if isinstance(names, list) and names and all(isinstance(each, str) and each and is_utf8(each) for each in names):
+    if isinstance(names, list) and names and all(map(_is_name, names)):
         return names
     raise DataError(f'{where}: {field} is {brief(value)}: expected a list of names, such as ["a.jpg", "b.jpg"]')
 
 
+def _is_name(value: Any) -> bool:
+    return isinstance(value, str) and value != "" and is_utf8(value)
+
+
 def _below(folder: str, name: str) -> Picture:
     """Return the picture of a name that starts from a folder or a URI."""
+    if is_uri(name):
+        return located(name, name)
     path = f"{folder}/{name}" if is_uri(folder) else str(Path(folder, name))
-    return located(name if is_uri(name) else path, name)
+    return located(path, name)
 
 
 def _id(where: str, row: dict[str, Any]) -> str:
@@ -200,17 +234,22 @@ def _id(where: str, row: dict[str, Any]) -> str:
 
 def needs_columns(prompt: str, pictures: Sequence[Picture]) -> bool:
     """Return whether a prompt must be filled: it has `{names}`, and pictures have columns or files next to them."""
-    if not (names := set(_braces(prompt))):
+    names = set(_braces(prompt))
+    if not names:
         return False
     rows = list(islice((picture for picture in pictures if picture.has_columns), _LOOKED_AT))
     if not rows:
         return any(names.intersection(_columns_of(picture) or ()) for picture in pictures)
-    columns = [_columns_of(picture) for picture in rows]
-    known = list(dict.fromkeys(name for each in columns for name in each or ()))
-    missing = sorted(names.difference(known))
-    if missing and (known or None not in columns):
-        has = f"{rows[0].label} has {'only the columns ' if known else 'no columns'}{', '.join(known)}"
-        raise SettingsError(f"the prompt holds {{{missing[0]}}}, but {has}{_disorder(rows)}")
+    columns: dict[str, None] = {}
+    all_read = True
+    for picture in rows:
+        values = _columns_of(picture)
+        columns |= dict.fromkeys(values or ())
+        all_read &= values is not None
+    missing = sorted(names.difference(columns))
+    if missing and (columns or all_read):
+        has = f"only the columns {', '.join(columns)}" if columns else "no columns"
+        raise SettingsError(f"the prompt holds {{{missing[0]}}}, but {rows[0].label} has {has}{_disorder(rows)}")
     return True
 
 
@@ -233,8 +272,11 @@ def filled(prompt: str, picture: Picture) -> str:
 
 def _disorder(pictures: Sequence[Picture]) -> str:
     """Return the first reason why columns of some pictures may not have been found, as the end of a message."""
-    found = next(filter(None, (picture.sources[0].disorder() for picture in pictures)), "")
-    return f": {found}" if found else ""
+    for picture in pictures:
+        disorder = picture.sources[0].disorder()
+        if disorder:
+            return f": {disorder}"
+    return ""
 
 
 def _braces(prompt: str) -> list[str]:

@@ -42,7 +42,9 @@ class FileSource(Source):
 
     def is_here(self) -> bool | None:
         """Return whether the file exists; None for a link whose target may be there again tomorrow."""
-        return os.path.isfile(self.location) or (None if os.path.lexists(self.location) else False)  # noqa: PTH113 (no name of a file)
+        if os.path.isfile(self.location):  # noqa: PTH113 (no name of a file)
+            return True
+        return None if os.path.lexists(self.location) else False
 
     def file_size(self) -> int:
         """Return the size of the file."""
@@ -55,8 +57,9 @@ class FileSource(Source):
         """Return the path as seen from `folder`; without one, as it was named."""
         if folder is None:
             return as_text(self.location)
-        own, file = os.path.split(self.location)
-        return as_text(Path(_seen_from(folder, os.path.abspath(own)), file).as_posix())  # noqa: PTH100 (many pictures)
+        own_folder, file = os.path.split(self.location)
+        seen = _seen_from(folder, os.path.abspath(own_folder))  # noqa: PTH100 (many pictures)
+        return as_text(Path(seen, file).as_posix())
 
     def text_file(self, extension: str) -> Path:
         """Return the file of the same name with another extension."""
@@ -138,8 +141,8 @@ def _unreadable(source: Source, error: Exception, remark: str = "") -> PictureEr
 
 
 @functools.lru_cache(maxsize=1024)  # many pictures share few folders
-def _seen_from(folder: Path, own: str) -> str:
-    return relative(Path(own), folder)
+def _seen_from(folder: Path, other: str) -> str:
+    return relative(Path(other), folder)
 
 
 @contextmanager
@@ -190,12 +193,14 @@ def located(location: str, below: str | None = None) -> Picture:
 
 def recorded(name: str, folder: Path) -> Picture:
     """Return the picture that a file in `folder` names; a name of another program may only look like a group's."""
-    if len(names := parted(name)) > 1 and not os.path.lexists(folder / name):
-        return group_of(recorded(each, folder) for each in names)
+    names = parted(name)
+    if len(names) > 1 and not os.path.lexists(folder / name):
+        return group_of(recorded(part, folder) for part in names)
     if is_uri(name):
         return located(name)
-    known = from_text(name) if os.path.lexists(folder / from_text(name)) else name
-    return located(str(folder / known), known)
+    if os.path.lexists(folder / from_text(name)):
+        name = from_text(name)
+    return located(str(folder / name), name)
 
 
 SingleSource = str | os.PathLike[str] | bytes | BinaryIO | Image.Image | np.ndarray[Any, Any] | Picture
@@ -212,16 +217,23 @@ def as_picture(source: PictureSource) -> Picture:
         case str() | os.PathLike():
             return located(os.fspath(source))
         case Image.Image():
-            return Picture((MemorySource("<image>", "<image>", source, "<image>"),))
+            return _in_memory(source, "<image>")
         case np.ndarray():
-            if source.dtype != np.uint8 or not source.size or (source.ndim != 2 and source.shape[2:] != (3,)):
+            is_shape = source.ndim == 2 or source.shape[2:] == (3,)
+            if source.dtype != np.uint8 or not source.size or not is_shape:
                 found = f"an array of {source.dtype} {list(source.shape)}"
                 raise PictureError(f"{found} is not a picture: expected uint8, [H, W] grey or [H, W, 3] RGB")
-            return Picture((MemorySource("<array>", "<array>", Image.fromarray(source), "<array>"),))
+            return _in_memory(Image.fromarray(source), "<array>")
     data = source.read() if hasattr(source, "read") else source
     if isinstance(data, bytes | bytearray | memoryview):
-        return Picture((MemorySource(STDIN, STDIN, bytes(data), "the picture's bytes"),))
+        return _in_memory(bytes(data), STDIN, label="the picture's bytes")
     raise PictureError(
         f"a {type(source).__name__} is not a picture: expected a path, a URI, bytes, a binary file, a PIL image or a "
         "numpy array; `caption_many` takes several pictures"
     )
+
+
+def _in_memory(content: bytes | Image.Image, name: str, label: str = "") -> Picture:
+    """Return a picture that a program gives, by a name that stands for its location; `label` is for messages."""
+    source = MemorySource(location=name, relative=name, content=content, label=label or name)
+    return Picture((source,))

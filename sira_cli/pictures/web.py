@@ -5,12 +5,8 @@ from __future__ import annotations
 import ipaddress
 import re
 import socket
-import threading
 import time
-from collections.abc import Callable
-from concurrent.futures import Future, wait
 from dataclasses import dataclass
-from typing import TypeVar
 from urllib.parse import urljoin, urlsplit
 
 import httpx2
@@ -22,15 +18,12 @@ from sira_cli.pictures.picture import Source
 
 LARGEST = 2**26  # bytes of a picture's file
 _REDIRECTS = 5
-_LOOK = 0.1  # seconds between looks whether a result is still wanted
 SECONDS = 60.0  # from looking up the name to the last byte, redirects included
 _WAITS = {"connect": 10.0, "read": 20.0, "write": 10.0, "pool": None}  # seconds
 _HEADERS = {"User-Agent": "sira", "Accept": "image/*", "Accept-Encoding": "identity"}
 # Global unicast addresses. All others are of this machine, of a site, or stand for one of version 4 in some way, also
 # for a private one: NAT64, and `::127.0.0.1` and `fec0::1`, which are deprecated.
 _UNICAST = ipaddress.ip_network("2000::/3")
-
-T = TypeVar("T")
 
 
 class _DownloadError(Exception):
@@ -51,10 +44,12 @@ class WebSource(Source):
     def read(self) -> bytes:
         """Download it."""
         interrupts.check()
-        failed, end = f"{self.label}: failed_to_download:", time.monotonic() + SECONDS
+        failed = f"{self.label}: failed_to_download:"
+        end = time.monotonic() + SECONDS
+        timeout = httpx2.Timeout(**_WAITS)
         try:  # no proxy: it would look up names itself. Leaving the block ends a download that goes on in its thread
-            with httpx2.Client(headers=_HEADERS, timeout=httpx2.Timeout(**_WAITS), trust_env=False) as client:
-                return in_time(lambda: _download(client, self.location, end), SECONDS, interrupts.check)
+            with httpx2.Client(headers=_HEADERS, timeout=timeout, trust_env=False) as client:
+                return interrupts.in_time(lambda: _download(client, self.location, end), SECONDS, interrupts.check)
         except TimeoutError:
             raise PictureError(f"{failed} takes longer than {SECONDS:.0f} s") from None
         except _DownloadError as error:
@@ -78,24 +73,6 @@ def is_public(address: str) -> bool:
         if ip.sixtofour or ip.teredo or ip not in _UNICAST:
             return False
     return ip.is_global and not ip.is_multicast
-
-
-def in_time(work: Callable[[], T], seconds: float, look: Callable[[], None]) -> T:
-    """Run a function in a thread, which nobody waits for too long or after an error of `look`, called now and then."""
-    end, result = time.monotonic() + seconds, Future[T]()
-
-    def run() -> None:
-        try:
-            result.set_result(work())
-        except BaseException as error:
-            result.set_exception(error)
-
-    threading.Thread(target=run, name="sira-request", daemon=True).start()
-    while not wait([result], min(_LOOK, seconds)).done:
-        look()
-        if time.monotonic() > end:
-            raise TimeoutError
-    return result.result()
 
 
 def _download(client: httpx2.Client, url: str, end: float) -> bytes:
@@ -133,9 +110,10 @@ def _fetch(client: httpx2.Client, url: str, end: float) -> bytes | str:
     extensions = {"sni_hostname": host, "trace": check}
     addresses = _public_addresses(host)
     for address in addresses:
-        at, named = place.copy_with(host=address), {"Host": place.netloc.decode()}
+        url_of_address = place.copy_with(host=address)
+        headers = {"Host": place.netloc.decode()}
         try:
-            with client.stream("GET", at, headers=named, extensions=extensions) as response:
+            with client.stream("GET", url_of_address, headers=headers, extensions=extensions) as response:
                 return _content(response, url)
         except (httpx2.ConnectError, httpx2.ConnectTimeout):
             if address == addresses[-1]:
@@ -149,7 +127,8 @@ def _public_addresses(host: str) -> list[str]:
     except (OSError, UnicodeError) as error:
         raise _DownloadError(f"{host}: {getattr(error, 'strerror', None) or error}") from None
     addresses = list(dict.fromkeys(str(answer[4][0]) for answer in answers))
-    if public := [address for address in addresses if is_public(address)]:
+    public = [address for address in addresses if is_public(address)]
+    if public:
         return public
     raise _DownloadError(f"{host} is at {addresses[0]}, which is no public address", host)
 

@@ -21,6 +21,7 @@ from urllib.parse import urlsplit
 from PIL import ExifTags, Image
 
 from sira_cli.errors import NoAnswerError, SettingsError, SiraError, install
+from sira_cli.interrupts import in_time
 from sira_cli.look import claims
 from sira_cli.look.claims import LIST_TOKENS, Claim, ObjectFinder, best_of
 from sira_cli.look.words import Thing
@@ -28,7 +29,6 @@ from sira_cli.models.texts import Answer
 from sira_cli.pictures.colours import conversion_of
 from sira_cli.pictures.opening import whole
 from sira_cli.pictures.picture import File
-from sira_cli.pictures.web import in_time
 from sira_cli.run.check import Check
 from sira_cli.run.records import Result
 from sira_cli.run.run import Engine, Together

@@ -13,7 +13,6 @@ from typing import TypeVar
 import psutil
 
 from sira_cli import interrupts
-from sira_cli.pictures.web import in_time
 
 OWNER = "SIRA_VLLM_OWNER"  # an environment variable: the process that starts vLLM
 TRACKER = "multiprocessing.resource_tracker"  # ends by itself, after it has removed shared memory
@@ -51,7 +50,7 @@ def started(start: Callable[[], T]) -> T:
     It runs in another thread: libraries swallow interrupts where they wait.
     """
     try:
-        return in_time(start, math.inf, interrupts.check)
+        return interrupts.in_time(start, math.inf, interrupts.check)
     except KeyboardInterrupt:
         end_all()
         raise
