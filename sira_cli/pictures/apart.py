@@ -106,7 +106,8 @@ def _exchange(
     process: subprocess.Popen[bytes], files: Mapping[str, bytes], most_pixels: int
 ) -> list[Image.Image] | PictureError:
     """Ask a child for pictures, and return them or its error."""
-    sink, source = process.stdin, process.stdout
+    sink = process.stdin
+    source = process.stdout
     assert sink is not None
     assert source is not None
     sizes = {name: len(data) for name, data in files.items()}
@@ -152,18 +153,21 @@ def serve(source: IO[bytes], sink: IO[bytes]) -> None:
         files = {name: source.read(size) for name, size in asked["files"].items()}
         try:
             _limit(0)
-            pixels = sum(width * height for width, height in map(picture_size, files, files.values()))
+            pixels = 0
+            for name, data in files.items():
+                width, height = picture_size(name, data)
+                pixels += width * height
             if pixels > asked["most_pixels"]:
                 _send(sink, {"pixels": pixels})
                 continue
-            needed = max(map(memory_for, files, files.values())) + 3 * pixels
+            needed = max(memory_for(name, data) for name, data in files.items()) + 3 * pixels
             _send(sink, {"needed": needed})
             _received(source)
             _limit(needed)
             images = [decode_picture(name, data)[0] for name, data in files.items()]
         except PictureError as error:
-            kind = next(each for each in type(error).__mro__ if each.__name__ in _ERRORS)
-            _send(sink, {"kind": kind.__name__, "error": str(error)})
+            kind = next(name for name in (base.__name__ for base in type(error).__mro__) if name in _ERRORS)
+            _send(sink, {"kind": kind, "error": str(error)})
         else:
             _send(sink, {"sizes": [image.size for image in images]})
             for image in images:
@@ -179,7 +183,8 @@ def _limit(needed: int) -> None:
 
     pages = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[5])
     memory = pages * resource.getpagesize() + needed + _SPARE
-    for kind, value in ((resource.RLIMIT_DATA, memory), (resource.RLIMIT_CPU, int(time.process_time()) + _CPU_SECONDS)):
+    seconds = int(time.process_time()) + _CPU_SECONDS
+    for kind, value in ((resource.RLIMIT_DATA, memory), (resource.RLIMIT_CPU, seconds)):
         _, most = resource.getrlimit(kind)
         if most == resource.RLIM_INFINITY or value <= most:
             resource.setrlimit(kind, (value, most))

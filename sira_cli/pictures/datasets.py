@@ -98,7 +98,8 @@ class SampleSource(Source):
 
     def columns(self) -> Mapping[str, Any]:
         """Return the other columns, or what the text and JSON members of the key hold."""
-        columns = dict.fromkeys(self.all_columns) | dict(self._sample())
+        columns: dict[str, Any] = dict.fromkeys(self.all_columns)
+        columns |= self._sample()
         for name in self.names:
             columns.pop(name, None)
         if not is_tar(self.container.location):

@@ -37,9 +37,13 @@ def without_password(uri: str) -> str:
 
 def one_line(name: str) -> str:
     """Return a name for a message: escaped where it is not printable, shortened in the middle, without credentials."""
-    name = public(name) if is_uri(name) else name
-    name = name if name.isprintable() else ascii(name)
-    return name if len(name) <= _LONGEST else f"{name[: _LONGEST // 2]}...{name[3 - _LONGEST // 2 :]}"
+    if is_uri(name):
+        name = public(name)
+    if not name.isprintable():
+        name = ascii(name)
+    if len(name) <= _LONGEST:
+        return name
+    return f"{name[: _LONGEST // 2]}...{name[3 - _LONGEST // 2 :]}"
 
 
 def is_base64(text: str) -> bool:
@@ -53,7 +57,8 @@ def on_disk(path: str) -> str:
         return path
     folder, name = os.path.split(path)
     for form in ("NFC", "NFD"):
-        for other in (os.path.join(folder, unicodedata.normalize(form, name)), unicodedata.normalize(form, path)):  # noqa: PTH118 (may be no path)
+        other_name = os.path.join(folder, unicodedata.normalize(form, name))  # noqa: PTH118 (may be no path)
+        for other in (other_name, unicodedata.normalize(form, path)):
             if os.path.lexists(other):
                 return other
     return path
@@ -87,7 +92,11 @@ def from_text(text: str) -> str:
     if not _ESCAPED_BYTE.search(text):
         return text
     escape = re.compile(rb"\\(?:x([0-9a-f]{2})|\\)")
-    return os.fsdecode(escape.sub(lambda found: bytes.fromhex(found[1].decode()) if found[1] else b"\\", text.encode()))
+    return os.fsdecode(escape.sub(_unescaped, text.encode()))
+
+
+def _unescaped(match: re.Match[bytes]) -> bytes:
+    return bytes.fromhex(match[1].decode()) if match[1] else b"\\"
 
 
 def joined(names: Iterable[str]) -> str:
@@ -98,4 +107,6 @@ def joined(names: Iterable[str]) -> str:
 
 def parted(name: str) -> list[str]:
     """Return the names in a name made by `joined`."""
-    return [each.replace("\\|", "|") for each in name.split(_BETWEEN)] if _BETWEEN in name else [name]
+    if _BETWEEN not in name:
+        return [name]
+    return [part.replace("\\|", "|") for part in name.split(_BETWEEN)]

@@ -21,8 +21,9 @@ class Neighbours:
         folder, name = os.path.split(location)
         if folder not in self._folders:
             self._folders[folder] = self._listed(folder)
-        stem = os.path.splitext(name)[0]  # noqa: PTH122 (many pictures)
-        return [other for other in self._folders[folder].get(stem, []) if other != name]
+        stem, _ = os.path.splitext(name)  # noqa: PTH122 (many pictures)
+        names = self._folders[folder].get(stem, [])
+        return [other for other in names if other != name]
 
     def is_first(self, location: str) -> bool:
         """Return whether a short name is a picture's: it is the first of those that share it, by their names.
@@ -30,9 +31,12 @@ class Neighbours:
         A file with another ending is not among them.
         """
         name = os.path.basename(location)  # noqa: PTH119
-        if os.path.splitext(name)[1].lower() not in self._endings:  # noqa: PTH122
+        _, ending = os.path.splitext(name)  # noqa: PTH122
+        if ending.lower() not in self._endings:
             return True
-        return not is_long(location) and all(name < other for other in self.others(location))
+        if is_long(location):
+            return False
+        return all(name < other for other in self.others(location))
 
     def is_alone(self, location: str) -> bool:
         """Return whether a short name can be no other file's."""
@@ -53,12 +57,15 @@ class Neighbours:
 
 def is_long(location: str) -> bool:
     """Return whether a picture's short name is the long one of another file: of `hero.jpg`, for `hero.jpg.png`."""
-    stem = os.path.splitext(location)[0]  # noqa: PTH122
-    return bool(os.path.splitext(stem)[1]) and os.path.isfile(stem)  # noqa: PTH113, PTH122
+    stem, _ = os.path.splitext(location)  # noqa: PTH122
+    _, inner_ending = os.path.splitext(stem)  # noqa: PTH122
+    return inner_ending != "" and os.path.isfile(stem)  # noqa: PTH113
 
 
 def own_text(location: str, extension: str) -> Path:
     """Return the text file of a picture: `a.jpg.txt` if it exists, as `a.txt` may be another's, else `a.txt`."""
     picture = Path(location)
     long = picture.with_name(picture.name + extension)
-    return long if long.is_file() or is_long(location) else picture.with_suffix(extension)
+    if long.is_file() or is_long(location):
+        return long
+    return picture.with_suffix(extension)

@@ -51,8 +51,10 @@ class Memory:
     """A number of bytes that threads share."""
 
     def __init__(self, size: int) -> None:
-        self.size = self._free = size
-        self._turn, self._returned = threading.Lock(), threading.Condition()
+        self.size = size
+        self._free = size
+        self._turn = threading.Lock()
+        self._returned = threading.Condition()
 
     @contextlib.contextmanager
     def taken(self, needed: int) -> Iterator[None]:
@@ -104,7 +106,8 @@ def _decoded(name: str, data: bytes, side: int | None) -> tuple[Image.Image, tup
     image = opened_header(name, file)
     if side is not None:
         image.draft("RGB", (2 * side, 2 * side))
-    if (factor := reduction(image)) > 1:
+    factor = reduction(image)
+    if factor > 1:
         image.draft(None, (image.width // factor, image.height // factor))  # of JPEG: decoded smaller
     warnings = suspicious(image)
     if file is not data and image.format in ("JPEG", "MPO"):
@@ -150,8 +153,9 @@ def picture_size(name: str, data: bytes | Image.Image) -> tuple[int, int]:
 @functools.cache
 def endings() -> frozenset[str]:
     """Return the endings of file names that count as pictures, in lower case: `.jpg`, ..."""
-    readable = _formats()
-    return frozenset(ending for ending, name in Image.registered_extensions().items() if name in readable) - RAW
+    formats = _formats()
+    pictures = {ending for ending, name in Image.registered_extensions().items() if name in formats}
+    return frozenset(pictures - RAW)
 
 
 @functools.cache
@@ -170,10 +174,11 @@ def _formats() -> list[str]:
 
 def _needed(image: Image.Image) -> int:
     """Return the maximum number of bytes for decoding."""
-    each = _DECODERS.get(image.format or "", _USUAL)
+    per_pixel = _DECODERS.get(image.format or "", _USUAL)
     if isinstance(image, TiffImagePlugin.TiffImageFile):  # a strip of it may be the whole picture
-        each = max(each, 5 + sum(image.tag_v2.get(_BITS_PER_SAMPLE, (1,))) // 8)
-    return image.width * image.height * each
+        bits = sum(image.tag_v2.get(_BITS_PER_SAMPLE, (1,)))
+        per_pixel = max(per_pixel, 5 + bits // 8)
+    return image.width * image.height * per_pixel
 
 
 def opened_header(name: str, data: bytes) -> Image.Image:
@@ -190,24 +195,33 @@ def opened_header(name: str, data: bytes) -> Image.Image:
             raise HugePictureError(f"{shown}: has {excess}: convert it to PNG or JPEG")
         image = Image.open(io.BytesIO(readable(data)), formats=_formats())
     except UnidentifiedImageError:
-        heif = data[4:8] == b"ftyp" and data[8:12] in _BRANDS and "HEIF" not in _formats()
-        remedy = install("heif") if heif else "convert it to PNG or JPEG"
+        is_heif = data[4:8] == b"ftyp" and data[8:12] in _BRANDS
+        remedy = install("heif") if is_heif and "HEIF" not in _formats() else "convert it to PNG or JPEG"
         raise PictureError(f"{shown}: is not a picture that Pillow can read; {remedy}") from None
     except Image.DecompressionBombError:
-        has = f"has more than {2 * (Image.MAX_IMAGE_PIXELS or 0):,} pixels, which may be a decompression bomb"
+        most = 2 * (Image.MAX_IMAGE_PIXELS or 0)
+        has = f"has more than {most:,} pixels, which may be a decompression bomb"
         raise HugePictureError(
             f"{shown}: {has}: scale it down, or raise PIL.Image.MAX_IMAGE_PIXELS in Python"
         ) from None
     except (*_HEADER_ERRORS, MemoryError) as error:
         raise _damaged(name, error) from None
-    pixels, needed, has = image.width * image.height, _needed(image), ""
-    if max(image.size) > _LONGEST:
-        has = f"{image.width:,} x {image.height:,} pixels, expected sides of at most {_LONGEST:,}"
-    elif needed > MEMORY.size:
-        has = f"{pixels:,} pixels, expected at most {MEMORY.size * pixels // needed:,} of {image.format}"
-    if has:
-        raise HugePictureError(f"{shown}: has {has}: scale it down, or convert it to JPEG or PNG")
+    excess = _excess_of_pixels(image)
+    if excess:
+        raise HugePictureError(f"{shown}: has {excess}: scale it down, or convert it to JPEG or PNG")
     return image
+
+
+def _excess_of_pixels(image: Image.Image) -> str:
+    """Return the excess of a picture's size, and what is expected; empty: it can be decoded."""
+    if max(image.size) > _LONGEST:
+        return f"{image.width:,} x {image.height:,} pixels, expected sides of at most {_LONGEST:,}"
+    pixels = image.width * image.height
+    needed = _needed(image)
+    if needed > MEMORY.size:
+        most = MEMORY.size * pixels // needed
+        return f"{pixels:,} pixels, expected at most {most:,} of {image.format}"
+    return ""
 
 
 def check_no_video(name: str) -> None:
@@ -262,11 +276,15 @@ def reduced(image: Image.Image) -> Image.Image:
     factor = reduction(image)
     if factor == 1:
         return image
-    width, height = image.width // factor, image.height // factor
-    scale, rows, small = image.height / height, max(1, _STRIP // image.width), image
+    width = image.width // factor
+    height = image.height // factor
+    scale = image.height / height
+    rows = max(1, _STRIP // image.width)
+    small = image
     for top in range(0, height, rows):
         bottom = min(top + rows, height)
-        first, last = math.floor(top * scale), min(math.ceil(bottom * scale), image.height)
+        first = math.floor(top * scale)
+        last = min(math.ceil(bottom * scale), image.height)
         strip = image.crop((0, first, image.width, last))
         if strip.mode in ("1", "P"):  # of these, `resize` would only take every other pixel
             strip = strip.convert("RGBA" if strip.has_transparency_data else "RGB")
@@ -314,14 +332,16 @@ def _strips(image: Image.Image) -> Iterator[tuple[int, Image.Image]]:
     """Yield an image in strips of its full width, each with its first row."""
     rows = max(1, _STRIP // max(1, image.width))
     for top in range(0, image.height, rows):
-        yield top, image.crop((0, top, image.width, min(top + rows, image.height)))
+        bottom = min(top + rows, image.height)
+        yield top, image.crop((0, top, image.width, bottom))
 
 
 def _to_8_bit(image: Image.Image) -> Image.Image:
     """Scale grey samples of 16 or 32 bits or floats: the smallest usual full scale that holds them becomes white."""
 
     def samples() -> Iterator[tuple[int, np.ndarray[tuple[int, ...], np.dtype[np.float64]]]]:
-        return ((top, np.nan_to_num(np.asarray(strip, dtype=np.float64))) for top, strip in _strips(image))
+        for top, strip in _strips(image):
+            yield top, np.nan_to_num(np.asarray(strip, dtype=np.float64))
 
     scale = 65535.0
     if not image.mode.startswith("I;16"):
@@ -330,5 +350,6 @@ def _to_8_bit(image: Image.Image) -> Image.Image:
         scale = next((full for full in usual if brightest <= full), brightest)
     grey = Image.new("L", image.size)
     for top, strip in samples():
-        grey.paste(Image.fromarray(np.clip(np.rint(strip / scale * 255), 0, 255).astype(np.uint8)), (0, top))
+        levels = np.rint(strip / scale * 255).clip(0, 255)
+        grey.paste(Image.fromarray(levels.astype(np.uint8)), (0, top))
     return grey

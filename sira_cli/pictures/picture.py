@@ -117,7 +117,7 @@ class Source:
 class Picture:
     """A named picture, not opened yet, or several that are shown together; and what is asked or known about it."""
 
-    sources: tuple[Source, ...]  # one for each
+    sources: tuple[Source, ...]  # of each picture
     together: bool = False  # whether it was named as a group, which may have one picture
     prompt: str | None = None  # its own; None: the run's
     caption: str | None = None  # an existing text
@@ -153,9 +153,11 @@ class Picture:
     @property
     def label(self) -> str:
         """Location for a message: one line, without credentials; of many pictures, only the first."""
-        more = len(self.sources) - _SHOWN
         names = joined(source.label for source in self.sources[:_SHOWN])
-        return names + f" and {more} more" * (more > 0) + self._mark
+        more = len(self.sources) - _SHOWN
+        if more > 0:
+            names += f" and {more} more"
+        return names + self._mark
 
     @property
     def identity(self) -> str:
@@ -171,20 +173,30 @@ class Picture:
     @property
     def has_columns(self) -> bool:
         """Whether a prompt's `{names}` are its columns."""
-        own = self.prompt is not None or self.caption is not None
-        return not own and (bool(self.fields) if self.together else self.sources[0].has_columns)
+        if self._has_prompt:
+            return False
+        return bool(self.fields) if self.together else self.sources[0].has_columns
+
+    @property
+    def _has_prompt(self) -> bool:
+        """Whether its own prompt or caption decides what is asked."""
+        return self.prompt is not None or self.caption is not None
 
     def columns(self) -> Mapping[str, Any]:
         """Return texts about the picture by name, for the prompt of a run."""
-        if self.prompt is not None or self.caption is not None:
+        if self._has_prompt:
             return {}
         self._check()
-        return self.fields or {} if self.together else self.sources[0].columns()
+        if self.together:
+            return self.fields or {}
+        return self.sources[0].columns()
 
     def is_here(self) -> bool | None:
         """Return whether the picture is on this machine, all of a group; None: nobody knows, without reading it."""
         here = [source.is_here() for source in self.sources]
-        return False if False in here else None if None in here else True
+        if False in here:
+            return False
+        return None if None in here else True
 
     def name_in(self, folder: Path | None) -> str:
         """Return the picture's name in a record, such as `a.jpg`; `a.jpg#2` for the second text about it."""
@@ -238,7 +250,10 @@ class Picture:
 
     def pixels(self, files: Sequence[File]) -> int:
         """Return the number of pixels to decode, from the headers alone."""
-        total = sum(min(width * height, BOUND) for width, height in (picture_size(*file) for file in files))
+        total = 0
+        for name, data in files:
+            width, height = picture_size(name, data)
+            total += min(width * height, BOUND)
         if len(files) > 1 and total > MOST_PIXELS:
             have = f"{len(files)} pictures have {total:,} pixels together, expected at most {MOST_PIXELS:,}"
             raise HugePictureError(f"{self.label}: {have}: give fewer, or scale them down")
@@ -246,8 +261,13 @@ class Picture:
 
     def opened(self, files: Sequence[File], sha256: str = "") -> OpenedPicture:
         """Decode its files; `sha256`: their hash, if it is known."""
-        images, remarks = zip(*(decode_picture(*file) for file in files), strict=True)
-        return OpenedPicture(self.location, images, sha256 or digest(files), tuple(sum(remarks, ())))
+        images = []
+        remarks: list[str] = []
+        for name, data in files:
+            image, about = decode_picture(name, data)
+            images.append(image)
+            remarks += about
+        return OpenedPicture(self.location, tuple(images), sha256 or digest(files), tuple(remarks))
 
     def open(self) -> OpenedPicture:
         """Read and decode it."""
@@ -258,21 +278,28 @@ class Picture:
 
 def group_of(pictures: Iterable[Picture], fields: Mapping[str, Any] | None = None) -> Picture:
     """Return pictures as one, to be shown together; `fields` are texts about them by name."""
-    sources = tuple(source for picture in pictures for source in picture.sources)
+    sources: list[Source] = []
+    for picture in pictures:
+        sources += picture.sources
     if not sources:
         raise PictureError("a group of pictures is empty: expected one picture or more")
-    return Picture(sources, together=True, fields=fields)
+    return Picture(tuple(sources), together=True, fields=fields)
 
 
 def digest(files: Sequence[File]) -> str:
     """Return the hash of a file, or of several; of an image, that of its samples."""
-    contents = (data if isinstance(data, bytes) else to_rgb(data).tobytes() for _, data in files)
-    return digest_of([hashlib.sha256(data).hexdigest() for data in contents])
+    hashes = []
+    for _, data in files:
+        content = data if isinstance(data, bytes) else to_rgb(data).tobytes()
+        hashes.append(hashlib.sha256(content).hexdigest())
+    return digest_of(hashes)
 
 
 def digest_of(hashes: Sequence[str]) -> str:
     """Return the hash of one file, or for several files the hash of their concatenated hashes."""
-    return hashes[0] if len(hashes) == 1 else hashlib.sha256("".join(hashes).encode()).hexdigest()
+    if len(hashes) == 1:
+        return hashes[0]
+    return hashlib.sha256("".join(hashes).encode()).hexdigest()
 
 
 class Cache(Generic[T]):
@@ -280,20 +307,22 @@ class Cache(Generic[T]):
 
     def __init__(self, size: int) -> None:
         """Begin empty; keep at most `size` results, which may be 0."""
-        self._size, self._lock = size, threading.Lock()
+        self._size = size
+        self._lock = threading.Lock()
         self._results: OrderedDict[Hashable, Future[T]] = OrderedDict()
 
     def get(self, key: Hashable, make: Callable[[], T]) -> T:
         """Return the result of `make`; if another thread is making it, wait for it."""
         with self._lock:
-            result = self._results.get(key)
-            if first := result is None:
+            waiting = self._results.get(key)
+            if waiting is None:
                 result = self._results[key] = Future()
                 if len(self._results) > self._size:
                     self._results.popitem(last=False)
-        if first:
-            try:
-                result.set_result(make())
-            except BaseException as error:
-                result.set_exception(error)
+        if waiting is not None:
+            return waiting.result()
+        try:
+            result.set_result(make())
+        except BaseException as error:
+            result.set_exception(error)
         return result.result()

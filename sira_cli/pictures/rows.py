@@ -123,9 +123,10 @@ def _table_rows(shown: str, lines: _Lines, *, tabs: bool) -> Iterator[TableRow]:
     """Yield the rows of a CSV or TSV file. Rows without cells are skipped, and columns without a name."""
     header = next(lines, "")
     usual = ("\t",) if tabs else (",", ";", "\t")  # as spreadsheets save them
-    delimiter = next((each for each in usual if each in header), usual[0])
+    delimiter = next((sign for sign in usual if sign in header), usual[0])
     csv.field_size_limit(max(csv.field_size_limit(), _LONGEST_CELL))
-    cells = csv.reader(itertools.chain([header] if header else [], lines), delimiter=delimiter, strict=True)
+    all_lines = itertools.chain([header], lines) if header else lines
+    cells = csv.reader(all_lines, delimiter=delimiter, strict=True)
     columns = _header(shown, cells)
     while True:
         row = TableRow(shown, cells.line_num + 1)
@@ -242,7 +243,8 @@ def parse_json(path: Path, text: str, line: int = 1) -> Any:
     except json.JSONDecodeError as error:
         if not text.strip():
             raise DataError(f"{path}: is empty, expected JSON") from error
-        cut = ": it seems to be cut off" if error.pos >= len(text.rstrip()) or "Unterm" in error.msg else ""
+        is_cut = error.pos >= len(text.rstrip()) or "Unterm" in error.msg
+        cut = ": it seems to be cut off" if is_cut else ""
         raise DataError(f"{path}: line {line + error.lineno - 1} is not JSON: {error.msg}{cut}") from error
     except ValueError as error:  # NaN, numbers of thousands of digits, too many brackets
         raise DataError(f"{path}: line {line}: cannot be read as JSON: {error}") from error
@@ -256,7 +258,8 @@ def entries(path: Path) -> Iterator[tuple[str, Any]]:
     """Yield the place and the text of every entry of a list: one per line, or a JSON array."""
     content = read_text(path)
     if content.lstrip().startswith("["):
-        yield from ((f"{path}: row {number}", each) for number, each in enumerate(parse_json(path, content), start=1))
+        for number, entry in enumerate(parse_json(path, content), start=1):
+            yield f"{path}: row {number}", entry
         return
     for number, line in enumerate(content.split("\n"), start=1):
         if line.strip():
@@ -276,14 +279,16 @@ def text_of(where: str, row: dict[str, Any], *names: str) -> str:
 def id_of(where: str, row: dict[str, Any], *names: str) -> int:
     """Return the first of some fields that a row has, as a whole number; `"7"` also counts."""
     name, value = _first(where, row, names)
-    if type(value) is int or (isinstance(value, str) and value.isdecimal() and len(value) < 20):
+    is_digits = isinstance(value, str) and value.isdecimal() and len(value) < 20
+    if type(value) is int or is_digits:
         return int(value)
     raise DataError(f"{where}: {name} is not a whole number: {brief(value)}")
 
 
 def name_of(where: str, row: dict[str, Any], *names: str) -> str:
     """Return the name of a picture, in the first of some fields that a row has."""
-    name, text = _first(where, row, names)[0], text_of(where, row, *names)
+    name, _ = _first(where, row, names)
+    text = text_of(where, row, name)
     if is_base64(text):
         way = "write the picture to a file, or give the table as a data set: sira caption TABLE"
         raise DataError(f"{where}: {name} holds a picture as base64, expected its name: {way}")
@@ -299,8 +304,13 @@ def _first(where: str, row: dict[str, Any], names: Sequence[str]) -> tuple[str, 
 
 def usual_column(names: Iterable[str], usual: Sequence[str]) -> str | None:
     """Return the first of some usual column names that exists, ignoring case."""
-    lower = {str(name).lower(): str(name) for name in reversed([*names])}
-    return next((lower[name] for name in usual if name in lower), None)
+    columns: dict[str, str] = {}  # by their names in lower case
+    for name in map(str, names):
+        columns.setdefault(name.lower(), name)
+    for name in usual:
+        if name in columns:
+            return columns[name]
+    return None
 
 
 def brief(value: Any, most: int = 60) -> str:
@@ -310,8 +320,10 @@ def brief(value: Any, most: int = 60) -> str:
 
 def some(names: Collection[object], most: int = 8, width: int = 60) -> str:
     """Return names for a message, on one line: the first ones, and the number of the others."""
-    shown = ", ".join(_clip(one_line(str(name)), width) for name in [*names][:most])
-    return shown + (f" and {len(names) - most:,} more" if len(names) > most else "")
+    shown = ", ".join(_clip(one_line(str(name)), width) for name in itertools.islice(names, most))
+    if len(names) > most:
+        shown += f" and {len(names) - most:,} more"
+    return shown
 
 
 def _clip(text: str, most: int) -> str:

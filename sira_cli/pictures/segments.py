@@ -64,7 +64,8 @@ def _segments(data: bytes) -> Iterator[tuple[int, bytes]]:
     """Yield the markers of a JPEG file with their segments, until the end."""
     place = 2
     while (found := _MARKER.search(data, place)) is not None:
-        marker, place = found[1][0], found.end()
+        marker = found[1][0]
+        place = found.end()
         if marker in _ALONE:
             yield marker, b""
             continue
@@ -109,9 +110,9 @@ def readable(data: bytes) -> bytes:
         return data
     kept = list[bytes]()
     begin = place = len(_PNG)
-    while len(head := data[place : place + 8]) == 8:
-        length = int.from_bytes(head[:4], "big")
-        name = head[4:]
+    while place + 8 <= len(data):
+        length = int.from_bytes(data[place : place + 4], "big")
+        name = data[place + 4 : place + 8]
         after = place + _CHUNK + length
         if (name in _TEXTS or name == _PROFILE) and not _is_kept(name, data[place + 8 : after - 4]):
             kept.append(data[begin:place])

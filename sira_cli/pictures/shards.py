@@ -27,14 +27,18 @@ def is_tar(name: str) -> bool:
 
 def keys_in(location: str) -> Iterator[tuple[str, Sample]]:
     """Yield each key in a tar file, and its members by extension: those of a key follow each other."""
-    before, sample = "", dict[str, bytes]()
+    before = ""
+    sample: dict[str, bytes] = {}
     for name, data in _tar_files(location):
-        if match := MEMBER.fullmatch(name):
-            key, extension = match[1], match[2]
-            if sample and (key != before or extension in sample):
-                yield before, sample
-                sample = {}
-            before, sample[extension] = key, data
+        match = MEMBER.fullmatch(name)
+        if match is None:
+            continue
+        key, extension = match.groups()
+        if sample and (key != before or extension in sample):
+            yield before, sample
+            sample = {}
+        before = key
+        sample[extension] = data
     if sample:
         yield before, sample
 
@@ -42,7 +46,9 @@ def keys_in(location: str) -> Iterator[tuple[str, Sample]]:
 @functools.lru_cache(maxsize=16)
 def apart_in(location: str, version: tuple[int, ...] | None) -> dict[str, str]:
     """Return the keys of a tar file whose members do not follow each other, each with the first that stands apart."""
-    seen, apart, before = set[str](), dict[str, str](), ""
+    seen: set[str] = set()
+    apart: dict[str, str] = {}
+    before = ""
     with contextlib.suppress(Exception):  # a damaged end is the error of its picture
         for name, _ in _tar_files(location, names_only=True):
             match = MEMBER.fullmatch(name)

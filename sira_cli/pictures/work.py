@@ -93,7 +93,8 @@ def _excess_of_style(style: bytes) -> str:
     layers = int.from_bytes(style[2:4], "big")
     if layers > LAYERS:
         return f"{layers:,} layers, expected at most {LAYERS}"
-    width, height = 4 << (style[6] & 15), 4 << (style[7] & 15)
+    width = 4 << (style[6] & 15)
+    height = 4 << (style[7] & 15)
     if width * height < BLOCK:
         return f"blocks of {width} x {height} pixels, expected at least {BLOCK} pixels"
     if style[0] & _PRECINCTS:
