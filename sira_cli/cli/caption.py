@@ -5,8 +5,9 @@ from __future__ import annotations
 import json
 import os
 import sys
-from collections.abc import Callable, Generator, Mapping
+from collections.abc import Callable, Generator
 from contextlib import ExitStack, closing, nullcontext
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -93,56 +94,54 @@ def _run(
 
     `prompt` is that of a caption (None: the preset's), or the question of an ask.
     """
-    model, engine, output = options.model, options.engine, options.output
+    engine = options.engine
+    output = options.output
     selection = options.selection.selected(paths, questions)
-    chosen = choose_each(
-        method_names(options.decoding.method),
-        model,
-        options.decoding,
-        prompt=prompt if kind == "caption" else None,
-        prefix=options.text.prefix,
-    )
+    names = method_names(options.decoding.method)
+    for_captions = prompt if kind == "caption" else None
+    chosen = choose_each(names, options.model, options.decoding, prompt=for_captions, prefix=options.text.prefix)
     if engine.on_ray:
         _check_for_ray(paths, output, len(chosen))
+    from sira_cli.pictures.find import left_out_message
     from sira_cli.run.output import Output
     from sira_cli.run.run import Local, run
     from sira_cli.run.task import TASKS
 
     verify = options.verify.read()
     schema = options.text.read_schema()
-    tasks = [
-        TASKS[kind].of(
-            *under,
-            prompt,
-            words=words,
-            choices=choices,
-            verify=verify,
-            schema=schema,
-            questions=questions is not None,
-            needs_text=True,
-            engine="vllm" if engine.engine == "vllm" else "",
-        )
-        for under in chosen.values()
-    ]
-    pictures = selection.pictures(tasks[0].preset.prompts.asking)
+    make = partial(
+        TASKS[kind].of,
+        prompt=prompt,
+        words=words,
+        choices=choices,
+        verify=verify,
+        schema=schema,
+        questions=questions is not None,
+        needs_text=True,
+        engine="vllm" if engine.engine == "vllm" else "",
+    )
+    tasks = {name: make(preset, method) for name, (preset, method) in chosen.items()}
+    first, _ = next(iter(chosen.values()))
+    pictures = selection.pictures(first.prompts.asking)
     with ExitStack() as stack:
         runs = []
-        for name, asking in zip(chosen, tasks, strict=True):
-            named = name if len(chosen) > 1 else ""
+        for name, asking in tasks.items():
+            named = name if len(tasks) > 1 else ""
             task = asking.about(pictures)
             written = stack.enter_context(Output(task, pictures, output.files(named)))
             runs.append((task, written, _Terminal(written, output, len(pictures), named)))
-        answering = engine_of(model, engine, pictures)
+        answering = engine_of(options.model, engine, pictures)
         for task, written, terminal in runs:
             if isinstance(answering, Local):
                 answering.on_text = terminal.on_text
             terminal.listen(run(task, pictures, answering, written, fail_fast=output.fail_fast))
             if output.fail_fast and written.counts.error:
-                break
-        else:
-            unchecked = kind == "caption" and verify is None and schema is None
-            places = [written.path for _, written, _ in runs if written.path is not None and written.counts.ok]
-            _advise(places, pictures.left_out, output, model if unchecked else None)
+                raise typer.Exit(3)
+        if pictures.left_out:
+            note(left_out_message(pictures.left_out))
+        places = [written.path for _, written, _ in runs if written.path is not None and written.counts.ok]
+        unchecked = kind == "caption" and verify is None and schema is None
+        _advise(places, output, options.model if unchecked else None)
     if any(written.counts.failed for _, written, _ in runs):
         raise typer.Exit(3)
 
@@ -155,12 +154,8 @@ def _check_for_ray(paths: list[str], output: OutputOptions, methods: int) -> Non
         raise SettingsError("--engine ray takes one --method at a time")
 
 
-def _advise(places: list[Path], left_out: Mapping[str, int], output: OutputOptions, model: ModelOptions | None) -> None:
-    """Say at the end what was left out, and what can be done with files of records; with a model, check them."""
-    from sira_cli.pictures.find import left_out_message
-
-    if left_out:
-        note(left_out_message(left_out))
+def _advise(places: list[Path], output: OutputOptions, model: ModelOptions | None) -> None:
+    """Say what can be done with files of records; with a model, that it can check them."""
     if len(places) > 1:
         note(f"what differs: sira compare {places[0]} {places[1]}")
     elif places and not output.json:

@@ -20,6 +20,7 @@ from sira_cli.errors import SettingsError
 
 if TYPE_CHECKING:
     from sira_cli.models.preset import Preset
+    from sira_cli.pictures.captions import Captions
     from sira_cli.run.endpoint import Endpoint
 
 WORST = 20  # rows of the table
@@ -87,21 +88,22 @@ def check(
     from sira_cli.look.claims import Verify
     from sira_cli.look.finders import find_words
     from sira_cli.pictures.captions import find_captions
-    from sira_cli.pictures.find import Pictures, left_out_message
+    from sira_cli.pictures.find import Pictures
     from sira_cli.run.check import Check
     from sira_cli.run.output import Files, Output
     from sira_cli.run.run import run
 
     named = selection.selected(paths)
-    part: dict[str, Any] = {"recursive": named.recursive, "shard": named.shard, "limit": named.limit}
-    found = find_captions(named.all_paths(), exclude=named.exclude or (), **part, **asdict(captions))
-    if output.output is not None:  # a table is made from records next to it
-        written = output.output.resolve(), output.output.resolve().with_suffix(".jsonl")
-        for file in found.files:
-            if file.resolve() in written:
-                raise SettingsError(
-                    f"--output {output.output}: would replace the captions in {file}: give another name"
-                )
+    found = find_captions(
+        named.all_paths(),
+        recursive=named.recursive,
+        exclude=named.exclude or (),
+        shard=named.shard,
+        limit=named.limit,
+        **asdict(captions),
+    )
+    if output.output is not None:
+        _check_output(output.output, found)
     server, preset = _server(endpoint, model, engine)
     verify = Verify(look.min_support, find_words(look.objects))
     note_threshold(verify, preset)
@@ -109,13 +111,9 @@ def check(
     task = Check.under(preset, verify).about(pictures)
     files = Files(output.output, overwrite=output.overwrite, retry_errors=output.retry_errors)
     with Output(task, pictures, files) as kept:
-        if found.unread:
-            note(left_out_message(found.unread))
-        if found.without:
-            note(f"left out: {_number(found.without, 'picture')} without a caption")
-        if found.failed:
-            note(f"left out: {_number(found.failed, 'record')} of pictures that failed")
-        summary, counts = Summary(), kept.counts
+        _note_left_out(found)
+        summary = Summary()
+        counts = kept.counts
         events = run(task, pictures, server or engine_of(model, engine, pictures), kept, fail_fast=output.fail_fast)
         for record in run_records(events, kept, output.overwrite):
             summary.add(record)
@@ -123,12 +121,33 @@ def check(
                 print(json.dumps(record, ensure_ascii=False), flush=True)
         summary.show(float(task.how["min_support"]), as_json=output.json)
         if counts.failed:
-            say(f"{counts.failed} of {counts.total} failed" + " (--retry-errors tries them again)" * kept.any)
+            again = " (--retry-errors tries them again)" if kept.any else ""
+            say(f"{counts.failed} of {counts.total} failed{again}")
         if kept.path is not None:
             before = f", {counts.ok_before} of them before" if counts.ok_before else ""
             note(f"{counts.ok + counts.ok_before} checked{before}: {kept.path}")
     if counts.failed:
         raise typer.Exit(3)
+
+
+def _check_output(output: Path, found: Captions) -> None:
+    """Check that no file of captions would be replaced; a table is made from records next to it."""
+    written = output.resolve(), output.resolve().with_suffix(".jsonl")
+    for file in found.files:
+        if file.resolve() in written:
+            raise SettingsError(f"--output {output}: would replace the captions in {file}: give another name")
+
+
+def _note_left_out(found: Captions) -> None:
+    """Note the files and records without a caption to check."""
+    from sira_cli.pictures.find import left_out_message
+
+    if found.unread:
+        note(left_out_message(found.unread))
+    if found.without:
+        note(f"left out: {_number(found.without, 'picture')} without a caption")
+    if found.failed:
+        note(f"left out: {_number(found.failed, 'record')} of pictures that failed")
 
 
 def _server(address: str | None, model: ModelOptions, engine: EngineOptions) -> tuple[Endpoint | None, Preset]:
@@ -199,4 +218,4 @@ class Summary:
 
 
 def _number(count: int, what: str) -> str:
-    return f"{count} {what}{'s' * (count != 1)}"
+    return f"{count} {what}" if count == 1 else f"{count} {what}s"

@@ -16,7 +16,9 @@ from sira_cli.errors import SettingsError
 if TYPE_CHECKING:
     from sira_cli.demo.scenes import Scene
 
-SHOWN, TESTED, EXPORTED = 8, 1_000, 100  # scenes: shown, --evaluate, --export
+SHOWN = 8  # scenes
+TESTED = 1_000  # scenes of --evaluate
+EXPORTED = 100  # scenes of --export
 
 
 @with_options(
@@ -89,7 +91,9 @@ def _show(methods: dict[str, Any], seed: int, count: int) -> None:
     from sira_cli.files import make_folder, writing
     from sira_cli.models import presets
 
-    folder, out, scenes = presets.cache() / "demo", table_console(), _scenes(seed, count)
+    folder = presets.cache() / "demo"
+    out = table_console()
+    scenes = _scenes(seed, count)
     make_folder(folder)
     for number, scene in enumerate(scenes, start=1):
         path = folder / f"scene-{scene.seed}.png"
@@ -110,7 +114,8 @@ def _show(methods: dict[str, Any], seed: int, count: int) -> None:
     out.print(f"The captions of {shipped.scenes:,} test scenes, measured when the model was made (its card):\n")
     print(shipped.captions_table())
     out.print(f"\n{shipped.outcomes_line()}\n", soft_wrap=True)
-    real, example = presets.find("llava-1.5-7b"), shlex.quote(str(folder / f"scene-{scenes[0].seed}.png"))
+    real = presets.find("llava-1.5-7b")
+    example = shlex.quote(str(folder / f"scene-{scenes[0].seed}.png"))
     out.print(
         f"""CHAIRs: share of captions that name an absent object.
 CHAIRi: share of named objects that are not in the scene.

@@ -37,15 +37,18 @@ _TYPE = re.compile(rf"<(list\[\w+\]|{'|'.join(VALUES)})>")
 
 def in_one_line(error: TyperException) -> str:
     """Return a usage error in our words: the option, what was given, what was expected."""
-    kind, fields = type(error).__name__, vars(error)  # Typer has no public names for the errors of its parser
+    kind = type(error).__name__  # Typer has no public names for the errors of its parser
+    fields = vars(error)
     if kind == "NoSuchOption":
         nearest = f"; did you mean {fields['possibilities'][0]}?" if fields["possibilities"] else ""
         return f"no such option: {fields['option_name']}{nearest}"
     if kind == "BadOptionUsage":
         return f"{fields['option_name']}: {'takes no value' if 'not take' in error.message else 'expected a value'}"
-    if (parameter := fields.get("param")) is None:
+    parameter = fields.get("param")
+    if parameter is None:
         return _of_words(error.format_message(), fields.get("ctx"))
-    name, cause = _named(parameter), error.__cause__
+    name = _named(parameter)
+    cause = error.__cause__
     if kind == "MissingParameter":
         return f"Missing argument {name}: {parameter.help}"
     from pydantic import ValidationError
@@ -120,12 +123,14 @@ class Command(TyperCommand):
         except TyperException as error:
             name = vars(error).get("option_name", "")
             takes = type(error).__name__ == "NoSuchOption" and any("--set" in option.opts for option in self.params)
-            if takes and (instead := spelled(name)):
+            instead = spelled(name) if takes else None
+            if instead is not None:
                 raise SettingsError(f"no such option: {name}; use {instead}") from None
             raise
-        if not ctx.resilient_parsing:
-            set_verbosity(ctx.params.get("quiet", False), ctx.params.get("verbose", 0))
-        for parameter in [] if ctx.resilient_parsing else self.params:
+        if ctx.resilient_parsing:  # for the completion of a shell
+            return rest
+        set_verbosity(ctx.params.get("quiet", False), ctx.params.get("verbose", 0))
+        for parameter in self.params:
             given = ctx.params.get(parameter.name)
             for value in given if isinstance(given, list | tuple) else [given]:
                 if isinstance(value, Path) or (isinstance(value, str) and parameter.name in MAY_BE_PATHS):
@@ -136,7 +141,8 @@ class Command(TyperCommand):
         """Put an option whose metavar is like `FILE...` before each of its values: `--answers a.jsonl b.jsonl`."""
         options = [each for each in self.params if getattr(each, "multiple", False)]
         names = {name for each in options if str(each.metavar).endswith("...") for name in each.opts}
-        current, expanded = "", list[str]()
+        current = ""  # the option whose values are read
+        expanded: list[str] = []
         for before, arg in zip(["", *args], args, strict=False):
             if arg.startswith("-") and arg != "-":
                 name = arg.partition("=")[0]
@@ -150,7 +156,8 @@ class Command(TyperCommand):
         """Return the rows of every group of options, `(names and value, help)`, in the order of their declaration."""
         groups: dict[str, list[tuple[str, str]]] = {}
         for parameter in self.get_params(ctx):
-            if (row := parameter.get_help_record(ctx)) is None:
+            row = parameter.get_help_record(ctx)
+            if row is None:
                 continue
             is_argument = parameter.param_type_name == "argument"
             if is_argument:
@@ -169,7 +176,9 @@ class Command(TyperCommand):
         for parameter in self.get_params(ctx):
             if parameter.param_type_name == "argument":
                 name = _named(parameter)
-                pieces.append((name if parameter.required else f"[{name}]") + "..." * (parameter.nargs == -1))
+                if not parameter.required:
+                    name = f"[{name}]"
+                pieces.append(f"{name}..." if parameter.nargs == -1 else name)
         return pieces
 
     def format_options(self, ctx: Any, formatter: Any) -> None:

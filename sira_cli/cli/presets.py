@@ -40,14 +40,18 @@ def list_presets() -> None:
             say(str(error))
         else:
             families.setdefault(preset.family, []).append(preset)
-    table, out = new_list("preset", "K", "download", "memory", "model", "", edge=False), table_console()
+    out = table_console()
+    table = new_list("preset", "K", "download", "memory", "model", "", edge=False)
     for family in sorted(families, key=lambda name: (not name, name.lower())):
         table.add_row(family or "others", style="bold")
         for each in families[family]:
             fraction = each.sira.k_fraction or 0.5
             k = str(each.sira.k or ("L/2" if fraction == 0.5 else f"{fraction:g} L"))
             table.add_row("  " + each.name, k, *shown_sizes(each), each.model, each.description)
-    del table.columns[6 if out.width >= WIDEST else 5 if out.width >= WIDE else 4 :]
+    if out.width < WIDEST:
+        table.columns.pop()  # the description
+    if out.width < WIDE:
+        table.columns.pop()  # the model
     for column in table.columns:
         column.no_wrap = True
     out.print(table)
@@ -148,7 +152,8 @@ def new(
     from sira_cli.models.load import inspect_model
     from sira_cli.models.preset import Preset, SiraSettings
 
-    if is_folder := from_home(model).is_dir():
+    is_folder = from_home(model).is_dir()
+    if is_folder:
         model = str(from_home(model).resolve())  # so that the preset works from anywhere
     model, revision = with_revision(model)
     preset = Preset(model=model, revision=revision or "main")

@@ -78,7 +78,8 @@ def _print_sums(comparison: Comparison) -> None:
     a, b = (file.path.stem for file in comparison.files)
     if a == b:
         a, b = (str(file.path) for file in comparison.files)
-    only_a, only_b = len(comparison.only_a), len(comparison.only_b)
+    only_a = len(comparison.only_a)
+    only_b = len(comparison.only_b)
     rows: dict[str, tuple[Any, Any]] = {
         **comparison.settings,
         "pictures": (comparison.both + only_a, comparison.both + only_b),
@@ -88,10 +89,15 @@ def _print_sums(comparison: Comparison) -> None:
     }
     table = new_list("", a, b)
     for name, values in rows.items():
-        shown = ("" if value is None else f"{value:g}" if isinstance(value, float) else str(value) for value in values)
-        table.add_row(name, *shown)
+        table.add_row(name, *map(_shown, values))
     table_console().print(table)
     print(f"\n{comparison.equal} of {comparison.both} texts are equal")
+
+
+def _shown(value: Any) -> str:
+    if value is None:
+        return ""
+    return f"{value:g}" if isinstance(value, float) else str(value)
 
 
 @with_options(
@@ -162,7 +168,7 @@ def export(
     inputs = {path.resolve() for path in (records, given.corrections) if path is not None}
     targets = {name: path for name in ENDINGS if (path := getattr(given, name)) is not None}
     for name, path in targets.items():
-        if path.suffix.lower() != (ENDINGS[name] or path.suffix.lower()):
+        if not path.name.lower().endswith(ENDINGS[name]):
             raise SettingsError(f"--{name} {path}: expected a file that ends in {ENDINGS[name]}")
         if path.resolve() in inputs:
             raise SettingsError(f"--{name} {path}: is read by this command: give another file")
@@ -176,12 +182,14 @@ def export(
         found.write_records(given.output)
     for table in filter(None, (given.csv, given.parquet)):
         found.write_table(table)
-    for path in (path for name, path in targets.items() if name != "exiftool"):
-        note(f"records in {path}: {len(found)}")
+    for name, path in targets.items():
+        if name != "exiftool":
+            note(f"records in {path}: {len(found)}")
     if given.sidecar or given.output_dir is not None:
         counts = found.write_sidecars(given.caption_extension, given.output_dir, overwrite=given.overwrite)
         _note_all(counts, "text files")
-    if (args := given.exiftool) is not None:
+    args = given.exiftool
+    if args is not None:
         _note_all(found.write_arguments(args, replace=given.replace), f"texts in {args}, for `exiftool -@ {args}`")
     if given.corrections is not None:
         for name, reason in found.missed.items():

@@ -23,7 +23,7 @@ from sira_cli.cli.terminal.output import (
     save_report,
     show_report,
 )
-from sira_cli.errors import NotCalibratedError, SettingsError, UnsupportedModelError
+from sira_cli.errors import NotCalibratedError, SettingsError, SiraError, UnsupportedModelError
 from sira_cli.methods import find
 
 if TYPE_CHECKING:
@@ -63,18 +63,27 @@ def bench(
     methods = [name for name in method_names(method) if name]
     for name in methods:
         find(name)
-    sizes: dict[str, Any] = {"runs": runs, "image_tokens": image_tokens}
-    sizes["lengths"] = _numbers("--max-new-tokens", max_new_tokens)
-    sizes["batches"] = _numbers("--batch-size", batch_size)
+    lengths = _numbers("--max-new-tokens", max_new_tokens)
+    batches = _numbers("--batch-size", batch_size)
     lvlm = _random_model(shape, model) if shape else load_model(choose_preset(model), model, "sira", pictures=())
     if method.strip() == ALL:
-        refusals = [UnsupportedModelError, *[NotCalibratedError] * (shape is None)]  # else a stand-in
+        refusals: list[type[SiraError]] = [UnsupportedModelError]
+        if shape is None:  # else a stand-in is the calibration
+            refusals.append(NotCalibratedError)
         methods = list(able(lvlm, {name: (lvlm.preset, find(name)) for name in methods}, *refusals))
     from sira_cli.analysis.bench import measure
 
-    requests = (runs + 1) * len(sizes["batches"]) * len({measure.GREEDY, *methods})
+    requests = (runs + 1) * len(batches) * len({measure.GREEDY, *methods})
     with Progress.on_terminal("requests", requests) as progress:
-        for report in measure.bench(lvlm, methods, **sizes, on_request=progress.advance):
+        for report in measure.bench(
+            lvlm,
+            methods,
+            lengths=lengths,
+            batches=batches,
+            image_tokens=image_tokens,
+            runs=runs,
+            on_request=progress.advance,
+        ):
             if target.output is not None:
                 save_report(report, target.output)
     show_report(report, target.as_json)

@@ -74,11 +74,13 @@ def trace(
     if full_logits is not None and len(pictures) != 1:
         raise SettingsError(f"--full-logits is for one picture, not {len(pictures)}")
     preset, method = choose(model, decoding)
-    forced, words = force is not None or force_from is not None, filter(None, map(str.strip, track.split(",")))
-    task = Trace(preset, method, question, forced, top_k, tuple(words), full_logits, verifying.read())
+    forced = force is not None or force_from is not None
+    tracked = [word.strip() for word in track.split(",") if word.strip()]
+    task = Trace(preset, method, question, forced, top_k, tuple(tracked), full_logits, verifying.read())
     check_file("--output", output)
     check_file("--full-logits", full_logits, overwrite)
-    kept, traced, failed = output is not None or output_dir is not None, 0, 0
+    kept = output is not None or output_dir is not None
+    traced = failed = 0
     files = TraceOutput(pictures, output=output, output_dir=output_dir, overwrite=overwrite)
     with resumable(kept, overwrite), files:
         load = partial(load_model, preset, model, method, pictures=pictures)

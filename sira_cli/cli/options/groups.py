@@ -64,8 +64,11 @@ def with_options(examples: str, *without: str, loudness: str = "Options") -> Cal
 
 def _parameters(group: Any, without: Sequence[str]) -> Iterator[inspect.Parameter]:
     hints = get_type_hints(group, include_extras=True)
-    for each in (each for each in fields(group) if each.name not in without):
-        if is_dataclass(hint := hints[each.name]):
+    for each in fields(group):
+        if each.name in without:
+            continue
+        hint = hints[each.name]
+        if is_dataclass(hint):
             yield from _parameters(hint, without)
         else:
             default = each if each.metadata else each.default
@@ -75,7 +78,8 @@ def _parameters(group: Any, without: Sequence[str]) -> Iterator[inspect.Paramete
 def _parameter(name: str, kind: Any, default: Any, title: str | None = None) -> inspect.Parameter:
     """Return a parameter for Typer: its option is in the default, or in the type."""
     if isinstance(default, Field):
-        shared, default = default.metadata["option"], default.default
+        shared = default.metadata["option"]
+        default = default.default
     else:
         kind, shared = get_args(kind)
     shown = copy.copy(shared)
@@ -86,9 +90,13 @@ def _parameter(name: str, kind: Any, default: Any, title: str | None = None) -> 
 
 def _filled(group: Any, values: dict[str, Any], without: Sequence[str]) -> Any:
     """Return a group with its values, which are taken out of `values`."""
-    hints, own = get_type_hints(group), {}
-    for name in (each.name for each in fields(group) if each.name not in without):
-        own[name] = _filled(hints[name], values, without) if is_dataclass(hints[name]) else values.pop(name)
+    hints = get_type_hints(group)
+    own = {}
+    for each in fields(group):
+        if each.name in without:
+            continue
+        is_group = is_dataclass(hints[each.name])
+        own[each.name] = _filled(hints[each.name], values, without) if is_group else values.pop(each.name)
     return group(**own)
 
 

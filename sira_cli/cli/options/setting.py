@@ -23,18 +23,17 @@ OPTIONS = {
 def read(settings: Sequence[str] | None, methods: Sequence[Method], **options: Any) -> dict[str, dict[str, Any]]:
     """Return the values of --set and of options such as --alpha by method: those that it has, and keys of presets."""
     found: dict[str, dict[str, Any]] = {method.name: {} for method in methods}
-    options = {name: value for name, value in options.items() if value is not None}
     for name, value in options.items():
-        typed = f"--{name} {value:g}"
-        for method, values in _values(name, repr(value), methods, f"--{name}", typed).items():
-            found[method] |= values
+        if value is not None:
+            for method, values in _values(name, repr(value), methods, f"--{name}", f"--{name} {value:g}").items():
+                found[method] |= values
     for given in settings or ():
         target, equals, text = given.partition("=")
         if not equals or not target:
             raise SettingsError(f"--set {given}: expected KEY=VALUE, such as generation.top_p=0.9 or noise_step=700")
         for method, values in _values(target, text, methods, f"--set {given}", f"--set {given}").items():
             for repeated in values.keys() & found[method].keys():
-                if repeated in options:
+                if options.get(repeated) is not None:
                     raise SettingsError(f"--{repeated} and --set {repeated}: give one of them")
                 raise SettingsError(f"--set {given}: {repeated} is given twice")
             found[method] |= values
@@ -45,7 +44,8 @@ def _values(target: str, text: str, methods: Sequence[Method], given: str, typed
     """Return one value by method and name; messages say what was `given`, those about the value how it was `typed`."""
     only, _, name = target.rpartition(".")
     chosen = [method for method in methods if only in ("", method.name)]
-    if having := [method for method in chosen if name in method.all_settings()]:
+    having = [method for method in chosen if name in method.all_settings()]
+    if having:
         # Greedy has K only for commands that show both streams.
         if len(methods) > 1 and not any(name in each.deciding or name in each.own_settings() for each in having):
             raise SettingsError(f"{given}: {_lacking(name, methods)}")
@@ -61,7 +61,8 @@ def _values(target: str, text: str, methods: Sequence[Method], given: str, typed
         several = any(each.rpartition(".")[2] == target for each in preset_keys())
         raise SettingsError(f"{given}: {error if several else _unknown(target, methods)}") from error
     if key in ("sira.k", "sira.alpha", "sira.beta"):
-        if names := [method.name for method in methods if name in method.all_settings()]:
+        names = [method.name for method in methods if name in method.all_settings()]
+        if names:
             raise SettingsError(f"{given}: the method is {' and '.join(names)}: write --set {name}=VALUE")
         raise SettingsError(f"{given}: {_lacking(name, methods)}")
     return {method.name: {key: read_value(key, text)} for method in methods}
@@ -96,15 +97,20 @@ def keys() -> list[str]:
 
 def values(preset: Preset) -> dict[str, str]:
     """Return everything that --set takes, with the values under a preset, as they are typed."""
-    found, dumped = {}, preset.model_dump(mode="json")
+    found = {}
+    dumped = preset.model_dump(mode="json")
     for key in keys():
         section, _, name = key.rpartition(".")
         if section in METHODS and name in METHODS[section].own_settings():
             value = getattr(preset.method(section), name)
+        elif section:
+            value = dumped[section][name]
         else:
-            value = (dumped[section] if section else dumped)[name]
-        plain = "none" if value is None else value
-        found[key] = plain if isinstance(plain, str) else json.dumps(plain, ensure_ascii=False)
+            value = dumped[name]
+        if value is None:
+            found[key] = "none"
+        else:
+            found[key] = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
     return found
 
 
@@ -118,6 +124,8 @@ def is_set(name: str) -> bool:
 def spelled(option: str) -> str | None:
     """Return the --set for an unknown option, such as `num-beams`; None if --set does not take it either."""
     name = option.lstrip("-").replace("-", "_")
-    names = (name, name.removeprefix("no_"))
-    found = [key for name in names for key in keys() if key.rpartition(".")[2] == name]
-    return f"--set {found[0]}=VALUE" if found else None
+    for target in (name, name.removeprefix("no_")):
+        for key in keys():
+            if key.rpartition(".")[2] == target:
+                return f"--set {key}=VALUE"
+    return None

@@ -74,9 +74,12 @@ def with_options_named(text: str) -> str:
     def named(match: re.Match[str]) -> str:
         from sira_cli.cli.options.setting import is_set
 
-        name, space = match[1], match[2]
+        name = match[1]
+        space = match[2]  # before a value
         by = _spelled.get(name) or ("--set" if is_set(name) else "")
-        return f"{by} {name}" + "=" * bool(space) if by else "--" + name.replace("_", "-") + space
+        if not by:
+            return f"--{name.replace('_', '-')}{space}"
+        return f"{by} {name}=" if space else f"{by} {name}"
 
     return re.sub(r"`([\w.]+)=`( (?!is )|)", named, text)
 
@@ -148,7 +151,10 @@ class Progress:
     def __init__(self, what: str = "", total: int = 0, bar: Any = None, *, silent: bool = False) -> None:
         self.done = self.errors = self._worked = 0
         self.rate = 0.0  # pieces of work per second
-        self._what, self._total, self._bar, self._silent = what, total, bar, silent
+        self._what = what
+        self._total = total
+        self._bar = bar
+        self._silent = silent
         self._task = None if bar is None else bar.add_task(what, total=total, errors="", rate="")
         self._began = self._noted = time.monotonic()
 

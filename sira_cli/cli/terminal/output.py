@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -37,7 +37,8 @@ def new_table(*names: str, figures: Iterable[str] = (), title: str | None = None
     from rich.table import Table
 
     table = Table(*names, box=SIMPLE_HEAD, title=title, title_justify="left", title_style="")
-    table.collapse_padding, table.pad_edge = tight, not tight
+    table.collapse_padding = tight
+    table.pad_edge = not tight
     for head in figures:
         table.add_column(head, justify="right", overflow="fold")
     return table
@@ -70,28 +71,36 @@ def print_tables(parts: Iterable[Any]) -> None:
 
 def _folded(table: Any, width: int) -> list[Any]:
     """Split a table of one column of names into tables that fit a width, each with these names and some figures."""
-    rows = [[*table.names, *table.figures], *(row for section in table.sections for row in section)]
-    lengths = [[max(map(len, cell.split("\n"))) for cell in row] for row in rows]  # a head may have several lines
-    gap = 2 if table.tight else 3
-    widths = [gap + max(row[place] for row in lengths if place < len(row)) for place in range(len(rows[0]))]
+    heads = [*table.names, *table.figures]
+    widths = [_column_width(table, heads, column) for column in range(len(heads))]
     if len(table.names) != 1 or table.words or sum(widths) <= width:
         return [table]
-    blocks: list[list[int]] = [[]]
-    for place in range(1, len(widths)):
-        if blocks[-1] and sum(widths[each] for each in [0, *blocks[-1], place]) > width:
+    blocks: list[list[int]] = []  # columns of figures
+    used = 0
+    for column in range(1, len(heads)):
+        if not blocks or used + widths[column] > width:
             blocks.append([])
-        blocks[-1].append(place)
-    return [
-        replace(
-            table,
-            figures=[rows[0][place] for place in block],
-            sections=[
-                [[row[place] for place in [0, *block] if place < len(row)] for row in section]
-                for section in table.sections
-            ],
-        )
-        for block in blocks
-    ]
+            used = widths[0]
+        blocks[-1].append(column)
+        used += widths[column]
+    return [_with_columns(table, heads, block) for block in blocks]
+
+
+def _column_width(table: Any, heads: Sequence[str], column: int) -> int:
+    """Return the width of a column with its gap; a cell may have several lines, and a row fewer cells."""
+    cells = [heads[column]]
+    for section in table.sections:
+        cells += [row[column] for row in section if column < len(row)]
+    longest = max(len(line) for cell in cells for line in cell.split("\n"))
+    return longest + (2 if table.tight else 3)
+
+
+def _with_columns(table: Any, heads: Sequence[str], columns: Sequence[int]) -> Any:
+    """Return a table with the names and some columns of figures only."""
+    sections = []
+    for section in table.sections:
+        sections.append([[row[place] for place in [0, *columns] if place < len(row)] for row in section])
+    return replace(table, figures=[heads[place] for place in columns], sections=sections)
 
 
 def save_plot(report: Any, path: Path) -> None:
@@ -182,10 +191,13 @@ def unsupported(result: Answer | Result) -> list[Mapping[str, Any]]:
 def verdict(result: Answer | Result) -> str:
     """Return the second look's verdict on a text, as one line."""
     if result.candidates is not None:
-        forbidden, added = ", ".join(result.forbidden or ()), ", ".join(result.added or ())
-        told = f"; not in its first caption: {added}" * bool(added)
-        return f"looked first at {len(result.candidates)} objects; not supported: {forbidden or 'none'}" + told
-    if doubted := unsupported(result):
+        forbidden = ", ".join(result.forbidden or ()) or "none"
+        told = f"looked first at {len(result.candidates)} objects; not supported: {forbidden}"
+        if result.added:
+            told += f"; not in its first caption: {', '.join(result.added)}"
+        return told
+    doubted = unsupported(result)
+    if doubted:
         named = ", ".join(f"{one['thing']} ({one['support']:.2f})" for one in doubted)
         return f"{_chosen(result)}not supported: {named}"
     if not result.objects:

@@ -23,18 +23,17 @@ LISTED = 8  # words to doubt that are named below a text
 
 def print_words(text: str, words: list[dict[str, Any]], *, legend: bool = True) -> None:
     """Print a text with coloured words, function words and the like pale, and below it the words to doubt."""
-    strip, doubted = Text(text), []
+    strip = Text(text)
+    doubted = []
     for word in words:
-        telling, core = says_something(word["word"]), bare(word["word"]) or word["word"]
+        telling = says_something(word["word"])
+        core = bare(word["word"]) or word["word"]
         start = word["start"] + word["word"].index(core)
-        strip.stylize(DOUBT[doubt(word["grounding"])] if telling else PALE, start, start + len(core))
+        style = DOUBT[doubt(word["grounding"])] if telling else PALE
+        strip.stylize(style, start, start + len(core))
         if telling and word["grounding"] < DOUBTED:
             doubted.append((word["grounding"], core))
-    line = Text(style="" if doubted else PALE)
-    line.append("doubt first: " if doubted else f"no word to doubt: the grounding of all is {DOUBTED:g} or more", PALE)
-    for number, (grounding, core) in enumerate(sorted(doubted, key=lambda each: each[0])[:LISTED]):
-        line.append("  " * bool(number)).append(core, DOUBT[doubt(grounding)]).append(f" {grounding:.2f}", PALE)
-    line.append(f"  and {len(doubted) - LISTED} more" if len(doubted) > LISTED else "", PALE)
+    line = _doubted_line(doubted)
     console = Console(highlight=False)
     console.print(strip)
     console.print(line)
@@ -43,6 +42,22 @@ def print_words(text: str, words: list[dict[str, Any]], *, legend: bool = True) 
         for degree, step in enumerate(STEPS, start=1):
             meaning.append(f"< {step:g}", DOUBT[degree]).append("  ")
         console.print(meaning.append("evidence, not proof; function words are pale", PALE))
+
+
+def _doubted_line(doubted: list[tuple[float, str]]) -> Text:
+    """Return the line of the words to doubt, by grounding."""
+    if not doubted:
+        return Text(f"no word to doubt: the grounding of all is {DOUBTED:g} or more", PALE)
+    line = Text("doubt first: ", PALE)
+    first = sorted(doubted, key=lambda word: word[0])[:LISTED]
+    for number, (grounding, core) in enumerate(first):
+        if number:
+            line.append("  ")
+        line.append(core, DOUBT[doubt(grounding)])
+        line.append(f" {grounding:.2f}", PALE)
+    if len(doubted) > LISTED:
+        line.append(f"  and {len(doubted) - LISTED} more", PALE)
+    return line
 
 
 def print_marked(result: Result) -> None:
@@ -60,7 +75,8 @@ def print_marked(result: Result) -> None:
 
 def marked(text: str, parts: Iterable[tuple[int, int, str]]) -> Text:
     """Return a text with some parts styled and in brackets."""
-    shown, end = Text(), 0
+    shown = Text()
+    end = 0
     for first, last, style in sorted(parts):
         shown.append(text[end:first]).append(f"[{text[first:last]}]", style=style)
         end = last
@@ -77,7 +93,8 @@ def print_candidates(tokens: list[dict[str, Any]]) -> None:
         views = []
         for view in ("full", "cf", "contrast"):
             best = sorted(line["top"], key=lambda row: row[view]["rank"])[:3]
-            views.append(Text("\n".join(f"{row['token'].strip()!r} {row[view]['logprob']:.2f}" for row in best)))
-        numbers = f"{line['delta']:+.2f}", f"{line['kl']:.3f}"
-        table.add_row(str(line["step"]), Text(repr(line["token"])), *numbers, *views)
+            lines = [f"{row['token'].strip()!r} {row[view]['logprob']:.2f}" for row in best]
+            views.append(Text("\n".join(lines)))
+        token = Text(repr(line["token"]))
+        table.add_row(str(line["step"]), token, f"{line['delta']:+.2f}", f"{line['kl']:.3f}", *views)
     Console(highlight=False).print(table)
