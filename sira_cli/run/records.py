@@ -22,36 +22,52 @@ OFF_IF_ABSENT = {**SAME_IN_A_FILE, "off if absent": True}
 
 @dataclass(frozen=True)
 class Result:
-    """One caption or answer and everything that decided it.
+    """One caption or answer and everything that decided it: the keys of a record, in this order.
 
     Attributes:
         schema: `sira.caption/1`, `sira.ask/1` or `sira.check/1`.
-        key: hash of everything that decides the text; equal keys mean equal work.
-        k, alpha: the method's; 0 if it has none.
-        text: the answer; empty if the picture failed.
+        key: SHA-256 of everything that decides the text; equal keys mean equal work.
+        file_name: the picture, relative to the file of records.
+        status: `ok` or `error`.
+        text: the caption or answer; empty if the picture failed.
+        error: why it failed, in one line; empty if `ok`.
+        prompt: the prompt as the model got it; in a check, the question about each object.
+        preset, model, revision: where the weights are from; the revision of a folder is `folder-` and a hash.
+        method: its name.
+        k, layers, alpha: the method's K and strength, 0 if it has none, and the number L of decoder layers.
+        max_new_tokens, temperature, seed: as in the preset.
         finish_reason: `stop`, `length` (max_new_tokens reached), `error`, or `cut` (a guided text ended in a sentence).
         image_tokens, prompt_tokens, output_tokens: counts; the prompt's includes the image's.
         duration_ms: wall time of this picture in milliseconds, preprocessing included.
-        method_settings: settings of the method without their own key.
+        image_sha256: SHA-256 of the picture's file.
+        sira_version: that made the record.
+        method_settings: settings of the method without a key of their own.
+        words: a list of `{word, start, end, steps, delta, grounding}`; only if requested. `start` and `end` are
+            characters of the text, `steps` the first token and the one after the last; `delta` is the sum of the
+            tokens' full minus CF logits, `grounding` their probability under the contrast.
+        choices: a list of `{choice, logprob, probability}`, the last two by view (`full`, `cf`, `contrast`); the
+            probabilities of a view sum to 1. Only if requested.
         system, top_k, min_p, repetition_penalty, no_repeat_ngram_size, think: as in the preset, if set.
-        text_settings: changes to the text.
-        images: of a group, the names of its pictures; `file_name` joins them.
-        picture_settings: settings of the method that differ from `method_settings` for this picture.
-        warnings: reasons to check the picture and its text.
-        reasoning: the model's thoughts before its answer.
-        words, choices: only if requested (`Lvlm.answer`, `choose`).
-        support: in a check, the lowest support of the text's objects; 1 if it names none, 0 if the check failed.
-        objects: the objects that the text names, each with its support (`claims.Claim`); only with a second look.
-        verify: the settings of the second look; None like `objects`.
-        draft: the first text; only if a second look changed it.
-        removed: objects removed from the draft, each with its support; None like `draft`.
-        candidates: of a guided caption, the objects asked about before it was decoded, each with its support.
-        added: names of the objects that it has and its draft lacks; None like `candidates`.
-        forbidden: names of the candidates that are not supported; None like `candidates`.
         json_schema: the schema that the text follows; only with one.
+        text_settings: changes to the text.
+        picture_settings: settings of the method that differ from `method_settings` for this picture.
+        warnings: reasons to check the picture and its text, one sentence each.
+        reasoning: the model's thoughts before its answer.
+        support: in a check, the lowest support of the text's objects; 1 if it names none, 0 if the check failed.
+        objects: a list of `{thing, spans, support, neither, image}`; only with a second look. `spans` are the start
+            and end of each mention, in characters; `support` is the probability of yes against no, `neither` that of
+            another answer, `image` the number (from 1) of the picture of a group that supports it best.
+        verify: the settings of the second look, `min_support` the threshold of support among them.
+        draft: the first text; only if a second look changed it.
+        removed: a list of `{thing, support}`: objects of the draft that the text lacks.
+        candidates: a list of `{thing, support}`: what was asked about before a guided caption was decoded.
+        added: names of the objects that a guided caption has and its draft lacks.
+        forbidden: names of the candidates that are not supported.
+        images: of pictures shown together, the name of each.
         data: the value of a text that follows a schema.
 
-    From `method_settings` on, fields that do not apply are None and missing in the record.
+    From `method_settings` on, what does not apply is None here and missing in the record. Records also have an `id` if
+    a picture may have several: the question's, or the row's.
     """
 
     schema: str = field(metadata=SAME_IN_A_FILE)
