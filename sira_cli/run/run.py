@@ -32,7 +32,11 @@ if TYPE_CHECKING:
 
 
 class Engine(ABC):
-    """What the answers of a run come from: a model on this machine (`Local`), Ray's workers, a server."""
+    """What the answers of a run come from: a model on this machine (`Local`), Ray's workers, a server.
+
+    `run` calls `begin` once, then `results` once, then `facts` for the report, and `end` in any case. If nothing is
+    left to do, only `end`. A subclass whose `begin` sets `_task` and `_runner` inherits `results`.
+    """
 
     revision: str | None = None  # of the model, if it is known before the model is; None: that of the files here
     server: str = ""  # the address of the model; empty: on this machine
@@ -47,7 +51,14 @@ class Engine(ABC):
         """
 
     def results(self, pictures: Iterable[tuple[Picture, str]]) -> Generator[PictureEvent | Halved, None, None]:
-        """Yield the event of every picture, with its name in the record, in order."""
+        """Yield `Finished`, `Failed` or `Skipped` for every picture, in order, and `Halved` where a batch shrinks.
+
+        Args:
+            pictures: each with its name in the record; to be read lazily.
+
+        Raises:
+            SiraError: no further picture could succeed.
+        """
         todo = (Item[Result](each, name, each.asked(self._task.prompt), each.id) for each, name in pictures)
         with closing(self._runner.run(todo)) as items:
             for item in items:
@@ -245,21 +256,37 @@ def run_pictures(
 ) -> Generator[Event, None, None]:
     """Caption many pictures, or ask about them, and yield events. The same call goes on where a run stopped.
 
+    The first event is `Started`, when the model is ready. Then each picture has one, in order: `Finished` or `Failed`
+    with its `record` (`Result`), or `Skipped` if an earlier run has done it; `Halved` tells of a smaller batch. Closing
+    the generator stops the run; what is finished is kept.
+
     Args:
         lvlm: the loaded model.
-        paths: a file, folder, glob or URI, or several.
+        paths: a file, folder, glob, URI or data set, or several.
         task: `caption` or `ask`.
-        prompt: of captions (None: the schema's, or the preset's), or the question.
-        words, choices, schema: as for `PictureTask`.
-        verify: a second look, or its mode.
-        recursive, shard, limit, together, questions: as for `Selection`.
-        output, sidecar, caption_extension, output_dir, overwrite, retry_errors: as for `Files`.
-        batch_size, on_text: as for `Runner`.
+        prompt: of captions (None: the schema's, or the preset's), or the question; `{NAME}` stands for a column.
+        words: score how well the picture supports each word, as `record.words`.
+        choices: pick the likeliest of these answers, instead of decoding.
+        verify: a second look: `flag`, `guide`, `best`, or a `Verify`.
+        schema: a JSON schema that each text follows: a name, a file or a dict.
+        recursive: include subfolders.
+        shard: only this part, such as `Shard(1, 8)`.
+        limit: only the first pictures.
+        together: show all pictures in one prompt.
+        questions: a file of questions about the pictures, which `paths` has the folder of.
+        output: the file of records, or a folder for it; None: nothing is written, and nothing resumed.
+        sidecar: write each text next to its picture.
+        caption_extension: of these files.
+        output_dir: write the text files into this folder.
+        overwrite: replace what an earlier run wrote.
+        retry_errors: try pictures again that failed in an earlier run.
+        batch_size: pictures decoded together, or `auto`; None: `auto` on a GPU, else 1. Halved where memory is short.
         fail_fast: stop at the first picture that fails.
+        on_text: called with a picture and each piece of its text, for batches of 1.
 
     Raises:
         SettingsError: a setting is wrong, or the file holds records of another configuration.
-        SiraError: the run cannot go on.
+        SiraError: the run cannot go on. An error about one picture is not raised: its record has it.
     """
     file = None if questions is None else Path(questions)
     how: dict[str, Any] = {"words": words, "choices": choices, "verify": verify, "schema": schema, "needs_text": True}

@@ -148,7 +148,18 @@ def settled(future: Future[R]) -> R:
 
 
 class Task(ABC, Generic[R]):
-    """Work on each picture. A subclass is a frozen dataclass with `answers`; the other methods fit most tasks."""
+    """Work on each picture. A subclass is a frozen dataclass with `answers`; the other methods fit most tasks.
+
+    For each picture, `Runner` calls in this order:
+        complete: in a reader's thread, when the bytes are read.
+        key: if an earlier run has an equal one, the picture is skipped.
+        inputs: in the preparer's thread, for a batch of pictures whose samples are decoded.
+        answers: in the caller's thread, one answer for each item of the batch. Out of memory, the batch is halved and
+            called again.
+        settle: for each item, with its answer; or `fail`, if any of these raised an error about the picture.
+
+    A `SiraError` of `inputs` or `answers` that is no `PictureError` ends the run; any other error fails its picture.
+    """
 
     kind: ClassVar[str] = "caption"  # part of records; some methods treat `ask` differently
 
@@ -156,10 +167,16 @@ class Task(ABC, Generic[R]):
     def answers(
         self, lvlm: LoadedModel, batch: Batch[R], on_text: Callable[[str], None] | None = None
     ) -> Sequence[Any]:
-        """Return the model's answer about each picture of a prepared batch."""
+        """Return the model's answer about each picture of a prepared batch.
+
+        Args:
+            lvlm: the loaded model under the run's method.
+            batch: `items`, what `inputs` returned as `inputs` and, with `needs_images`, their samples as `images`.
+            on_text: called with pieces of the text, if `streams` and the batch has one item.
+        """
 
     def settle(self, lvlm: LoadedModel, item: Item[R], answer: Any, milliseconds: float = 0.0) -> None:
-        """Give an item its result; by default, the answer is the result."""
+        """Give an item its `result`, by default the answer, after `milliseconds` of work on it."""
         item.result = answer
 
     def fail(self, lvlm: LoadedModel, item: Item[R], error: Exception) -> None:
@@ -167,7 +184,7 @@ class Task(ABC, Generic[R]):
         item.error = message(item.picture, error)
 
     def complete(self, lvlm: LoadedModel, item: Item[R]) -> None:
-        """After the bytes are read: complete the prompt."""
+        """Change `item.prompt`, if the picture's bytes or columns decide it; called in a thread."""
 
     def key(self, name: str, image_sha256: str, prompt: str) -> str:
         """Return a hash of everything that decides a picture's result; empty: results are not kept."""

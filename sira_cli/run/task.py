@@ -67,7 +67,23 @@ class PictureTask(Task[Result]):
         needs_text: bool = False,
         engine: str = "",
     ) -> Self:
-        """Return the task for a prompt or a question, if the settings and the method support it."""
+        """Return the task for a prompt or a question, if the settings and the method support it.
+
+        Args:
+            preset: with the settings in force.
+            method: with its settings.
+            prompt: of a caption (None: the schema's, or the preset's), or the question.
+            words: score the words of each text.
+            choices: pick the likeliest of these answers, instead of decoding.
+            verify: a second look, or its mode.
+            schema: that each text follows.
+            questions: each picture has its own prompt.
+            needs_text: an empty text is an error of its picture.
+            engine: `vllm`, if that decodes.
+
+        Raises:
+            SettingsError: these do not go together, or a question is missing.
+        """
         known = None if schema is None else Schema.of(schema)
         if questions:
             text = preset.prompts.ask
