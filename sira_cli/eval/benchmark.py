@@ -61,14 +61,27 @@ class Counted(NamedTuple):
 
 
 class Benchmark(ABC):
-    """A benchmark with its questions and its ground truth read."""
+    """A benchmark with its questions and its ground truth read.
+
+    A subclass sets `name` and `parts`, and defines `count`, `figures` and `read`. From answers to a table: `reduce`
+    shortens each of sira's, `count` turns a part's answers into numbers, `score` adds them up by group, `figures` makes
+    percentages of the sums. Intervals come from `count` per picture and `denominators`; the rest has defaults.
+    """
 
     name: str  # as in `sira eval NAME`
     parts: tuple[Part, ...]  # the asks, by settings
 
     @abstractmethod
     def count(self, part: Part, texts: Texts) -> Iterator[Counted]:
-        """Count each answer; asks whose picture failed are missing in `texts`, and left out of every count."""
+        """Count each answer of a part.
+
+        Args:
+            part: one of `parts`.
+            texts: answers by the id of their ask; asks whose picture failed are missing, and left out of every count.
+
+        Yields:
+            For each answer the groups that count it, whether it is right, and its counts by name, such as `{"TP": 1}`.
+        """
 
     def score(self, part: Part, texts: Texts, seconds: Mapping[str, float] | None = None) -> dict[str, Tally]:
         """Return the counts of all answers, by group; if the time of each caption is known, with its `seconds`."""
@@ -84,7 +97,16 @@ class Benchmark(ABC):
 
     @abstractmethod
     def figures(self, group: str, total: Mapping[str, float], *, smooth: bool = False) -> dict[str, float]:
-        """Make a group's figures from sums of counts, as the official script does; `smooth`: without rounding."""
+        """Make a group's figures from sums of counts, as the official script does.
+
+        Args:
+            group: one of a part's `groups`, or of `means`.
+            total: the sum of each count over the group's answers.
+            smooth: without the script's rounding, for intervals and tests.
+
+        Returns:
+            Figures by name, in the order of the table; shares in percent.
+        """
 
     def means(self, part: Part) -> dict[str, tuple[str, ...]]:
         """Return the meaningful means over groups: the groups of each mean, by its name."""
@@ -96,7 +118,11 @@ class Benchmark(ABC):
 
     @abstractmethod
     def read(self, paths: Sequence[Path]) -> dict[str, dict[str, str]]:
-        """Read one method's answers from files of the official script, or of lmms-eval, by part and ask."""
+        """Read one method's answers from files of the official script, or of lmms-eval: texts by part and ask.
+
+        Raises:
+            DataError: a file has another form, or answers to other questions.
+        """
 
     def reduce(self, part: Part, text: str) -> str:
         """Return the part of sira's answer that counts; users of the script clean answers before scoring."""

@@ -122,13 +122,22 @@ class Evaluation:
     """A benchmark, asked of one loaded model under several methods; refused before loading, where that can be known.
 
     Attributes:
+        benchmark: with its questions read.
+        images: the folder of its pictures.
         methods: by name, preset and method; see `methods_of`.
         output: folder of the answers, with which a stopped evaluation continues; None: a temporary one.
+        overwrite: start again, and replace the answers in `output`.
+        retry_errors: ask again about pictures that failed in an earlier run.
+        batch_size: pictures decoded together, as for `run_pictures`.
+        shard: ask only about this part of the pictures; None: all.
         settings: generation settings that replace a part's own.
         looks: second looks by method: the captions are also asked for with them, as those of a method `sira+guide`.
         engine: `vllm` if that decodes, so that what it cannot do is refused; empty: a model in this process.
         not_run: methods that reuse another's answers, because they cannot differ.
         answers: every method's answers, in the order of the methods, after the last event; in a shard only its part.
+
+    Raises:
+        SettingsError: `images` holds none of the pictures, or a method, a look and the settings do not go together.
     """
 
     benchmark: Benchmark
