@@ -103,7 +103,19 @@ def run_missing(
     batch_size: BatchSize | None = None,
     pieces: int = 1,
 ) -> Events:
-    """Work on the items whose units are missing, keep each result, and yield events; a unit counts as `pieces`."""
+    """Work on the items whose units are missing, keep each result, and yield events.
+
+    Args:
+        lvlm: the loaded model, under the method of the task.
+        task: with results that `units` can write as JSON.
+        items: all items of a stage; the `id` of each is its unit.
+        units: the results so far, to which new ones are added.
+        batch_size: as for `Runner`.
+        pieces: the share of a unit in the stage's `total`.
+
+    Yields:
+        `Advanced`, `FailedPicture` once per picture, and `Halved`.
+    """
     from sira_cli.run.runner import Runner  # imports torch
 
     every = list(items)

@@ -194,7 +194,20 @@ def sweep(
     captions: bool = False,
     batch_size: BatchSize | None = None,
 ) -> Events:
-    """Measure what is missing in `units`, and yield events. A picture that fails is an event once; the others go on."""
+    """Measure what is missing in `units`, and yield events. A picture that fails is an event once; the others go on.
+
+    Args:
+        lvlm: the loaded model, under SIRA.
+        questions: labelled yes/no questions.
+        grid: values of K and alpha.
+        units: the answers so far, to which new ones are added.
+        captions: also caption each picture under every setting.
+        batch_size: as for `Runner`.
+
+    Raises:
+        PictureError: a picture cannot be captioned.
+        SettingsError: `units` are of other questions or settings.
+    """
     lvlm.check_prompts((each.text, each.picture) for each in questions.questions)
     own = {"k": list(grid.ks), "checkpoint": lvlm.revision, "dtype": str(lvlm.model.dtype)}
     settings = decisive(lvlm.preset, questions, grid.alphas, captions) | {"quantization": lvlm.quantization}

@@ -216,6 +216,16 @@ def bench(
     """Time requests of every method on the same model and pictures: A B A B ..., each round in the same order.
 
     The report is yielded after each batch size, so that nothing is lost if a later one does not fit into memory.
+
+    Args:
+        lvlm: the loaded model; with random weights, calibrated methods get stand-ins.
+        methods: names, besides greedy.
+        lengths: of texts, in tokens.
+        batches: numbers of pictures decoded together.
+        runs: rounds, after one that warms up.
+        image_tokens: of each picture, where the model leaves a choice.
+        processor_time: measure the time of this process instead of the wall clock.
+        on_request: called after each request.
     """
     clock = time.process_time if processor_time else time.perf_counter
     decoders, stand_ins = {name: find(name) for name in (GREEDY, *methods)}, list[str]()

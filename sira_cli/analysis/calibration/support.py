@@ -84,7 +84,18 @@ class SupportReport(Report):
     def of(
         cls, source: Source, by: By, supports: Supports, pictures: int, failed: int = 0, unknown: int = 0
     ) -> SupportReport:
-        """Find the threshold."""
+        """Find the threshold.
+
+        Args:
+            source: the model and the settings of the look.
+            by: `labels` (real and hallucinated objects), or `controls` (named objects and controls).
+            supports: whether an object is of the first kind, and its support.
+            pictures, failed: numbers of pictures with and without a second look.
+            unknown: objects without a label.
+
+        Raises:
+            DataError: the kind that decides has no objects.
+        """
         first, second = (
             np.sort([support for is_first, support in supports if is_first is kind]) for kind in (True, False)
         )
