@@ -1,4 +1,28 @@
-"""All errors that `sira` raises on purpose. Each message names the cause, the expected value and the next step."""
+"""All errors that `sira` raises on purpose. Each message names the cause, the expected value and the next step.
+
+    SiraError
+      · SettingsError                 an option, a preset, K, alpha: nothing was begun; also a ValueError
+        · NotCalibratedError          `sira calibrate` makes what is missing
+        · PictureSettingsError        about one picture; also a PictureError
+      · UnsupportedModelError         SIRA cannot follow the model exactly
+      · DataError                     a file of questions, answers or records; also a ValueError
+      · ModelNotFoundError            weights are missing, and cannot be fetched
+      · ImageTokenError               the image's positions in the prompt are not found
+      · AttachError                   `attach` was used in a wrong way
+      · PictureError                  one picture: a run records it, and goes on with the others
+        · HugePictureError
+        · PrivatePictureError
+        · PictureMemoryError
+        · LongPromptError
+        · NoAnswerError               of a server
+        · UnfinishedReasoningError
+        · UnfinishedJsonError
+    UserWarning
+      · UntestedModelWarning          the structure fits, the family is not tested
+      · GenerationSettingsWarning     the checkpoint's settings are not greedy
+
+The command line exits with 2 for the first three kinds and their subclasses, and with 1 for the others.
+"""
 
 from __future__ import annotations
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import dataclasses
 import json
 import re
 import shlex
@@ -23,9 +24,10 @@ from sira_cli.eval import cards
 from sira_cli.eval.benchmark import Card
 from sira_cli.methods import METHODS
 from sira_cli.methods.greedy import Greedy
-from sira_cli.models import presets
+from sira_cli.models import cpu, presets
 from sira_cli.pictures import sources
 from sira_cli.pictures.picture import Source
+from sira_cli.run.records import Result
 from tests.support.eval.benchmarks import Made
 from tests.support.eval.writing import lines
 
@@ -100,6 +102,25 @@ def test_every_page_and_every_record_is_named():
     assert {page for page in MANUAL if f"]({page})" not in readme} == {"README.md"}
     named = set(re.findall(r"^\| `([\w.-]+)` \|", bench, re.MULTILINE))
     assert named == {path.stem for path in (ROOT / "docs/bench").glob("*.json")}
+
+
+def test_every_environment_variable_is_in_the_manual():
+    """Those that the package reads or sets, and those that it names in messages."""
+    read = re.compile(
+        r"""environ(?:\.get\(|\.setdefault\(|\[)"([A-Z_]+)"|envvar="([A-Z_]+)"|\b(HF_(?:TOKEN|HUB_OFF\w+))"""
+    )
+    used = {*cpu.CHOSEN}
+    for path in PACKAGE.rglob("*.py"):
+        if path.name not in ("lmms_model.py", "on_ray.py", "processes.py"):  # these set some for another program
+            used |= {"".join(found) for found in read.findall(path.read_text(encoding="utf-8"))}
+    assert {"SIRA_HOME", "SIRA_API_KEY", "HF_TOKEN", "HF_HUB_OFFLINE"} <= used
+    assert used <= {*re.findall(r"`([A-Z][A-Z_]+)`", (ROOT / "docs/help.md").read_text(encoding="utf-8"))}
+
+
+def test_every_key_of_a_record_is_documented():
+    told = re.findall(r"^\| (`.*?) \|", (ROOT / "docs/records.md").read_text(encoding="utf-8"), re.MULTILINE)
+    keys = re.findall(r"\w+", " ".join(told))
+    assert sorted(keys) == sorted(each.name for each in dataclasses.fields(Result))
 
 
 def test_the_preset_in_the_manual_is_valid(tmp_path):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import inspect
 import pickle
+import re
 import subprocess
 import sys
 import tomllib
@@ -32,6 +33,19 @@ def test_all_errors_are_public_and_of_one_family():
     defined = [cls for _, cls in inspect.getmembers(errors, inspect.isclass) if issubclass(cls, Exception)]
     assert {cls.__name__ for cls in defined} <= {*sira_cli.__all__}
     assert all(issubclass(cls, SiraError | Warning) for cls in defined)
+
+
+def test_the_tree_of_errors_is_that_of_the_classes():
+    """In the docstring of the module, by indentation."""
+    parents: list[str] = []
+    told = set()
+    for indentation, name in re.findall(r"^    ((?:  )*)(?:· )?(\w+)", errors.__doc__ or "", re.MULTILINE):
+        depth = len(indentation) // 2
+        if depth:
+            assert parents[depth - 1] in [cls.__name__ for cls in getattr(errors, name).__bases__]
+            told.add(name)
+        parents[depth:] = [name]
+    assert told == {name for name in sira_cli.__all__ if name.endswith(("Error", "Warning"))} - {"SiraError"}
 
 
 def test_exit_codes(sira, tmp_path):

@@ -18,6 +18,7 @@ import yaml
 
 from sira_cli.analysis.bench.measure import BenchReport, BenchRow
 from sira_cli.cli.presets import shown_sizes
+from sira_cli.cli.terminal.console import in_words
 from sira_cli.core.census import REFUSED, UNSETTLED
 from sira_cli.core.families import FAMILIES, TESTED
 from sira_cli.demo.measure import markdown, read_figures
@@ -29,6 +30,7 @@ from sira_cli.methods.base import Ability, Method
 from sira_cli.methods.calibrated import Calibrated
 from sira_cli.models import presets
 from sira_cli.models.preset import Preset
+from sira_cli.run.records import Result
 from tests.support import tiny
 from tests.support.checkpoints import released_model
 from tools import comparison, examples, frontier, ledger, looks, speed
@@ -134,7 +136,7 @@ def presets_by_memory() -> str:
         names = sorted((gb, name) for name, gb in needed.items() if low < gb <= high)
         rows.append([f"{high} GB", ", ".join(f"`{name}` ({gb})" for gb, name in names)])
     unknown = sorted(f"`{name}`" for name, gb in needed.items() if not gb)
-    return _table([*rows, ["", f"not known, or next to nothing: {', '.join(unknown)}"]])
+    return _table([*rows, ["", f"unknown, or tiny: {', '.join(unknown)}"]])
 
 
 def support_figures() -> str:
@@ -199,6 +201,34 @@ def caption_seconds() -> str:
     methods = ", ".join(f"{each:.2f} s under `{row.method}`" for each, row in zip(seconds, report.rows, strict=True))
     where = f"batches of {report.rows[0].batch}, LLaVA-1.5 7B's shape, {report.dtype}, {report.device}"
     return f"A caption of {length} tokens took {methods}\n({where}; [command](bench/README.md))."
+
+
+def thousand_photographs() -> str:
+    """Return how long the captions of 1,000 pictures take on the machines that were measured."""
+    rows = [["model's shape", "on", "at once", "one caption", "1,000"]]
+    for name, shape in (
+        ("gpu-llava-1.5-7b-batch-8", "LLaVA-1.5 7B"),
+        ("gpu-qwen2.5-vl-7b", "Qwen2.5-VL 7B"),
+        ("cpu-qwen2.5-vl-3b", "Qwen2.5-VL 3B"),
+    ):
+        report = bench_report(name)
+        row = [each for each in report.rows if each.method == "sira"][-1]  # the largest batch
+        seconds = row.requests[64].seconds.median / row.batch
+        rows.append([shape, report.device, str(row.batch), f"{seconds:.2g} s", in_words(1000 * seconds)])
+    return _table(rows)
+
+
+def record_keys() -> str:
+    """Return the keys of a record with their meaning, as `Result` documents them."""
+    text = (Result.__doc__ or "").partition("Attributes:\n")[2].partition("\n\n")[0]
+    rows = [["key", "value"]]
+    for line in text.splitlines():
+        if line.startswith(" " * 12):  # goes on
+            rows[-1][1] += f" {line.strip()}"
+        else:
+            names, _, meaning = line.strip().partition(": ")
+            rows.append([", ".join(f"`{name}`" for name in names.split(", ")), meaning])
+    return _table([[names, meaning.removesuffix(".")] for names, meaning in rows])
 
 
 def _request(row: BenchRow) -> str:
@@ -272,9 +302,9 @@ def example() -> str:
     picture = picture.replace("scene-", "examples/scene-").replace(">", f' alt="The picture: a drawn {place}">')
     texts = [re.sub(r"\*\*(.+?)\*\*", r"**[\1]**", text) for text in texts]
     legend = (
-        "**[In brackets]**: not in the picture. By the small model in the package, which often mistakes left and right:"
-        f" drawn scene {number} is the first where greedy decoding names an absent object and SIRA's text is right "
-        "throughout ([the first 20](examples/README.md))."
+        "**[In brackets]**: not in the picture. By the small model in the package, which often mistakes left and right."
+        f" In scene {number} greedy decoding names an absent object and SIRA makes no mistake: the first such scene "
+        "([the first 20](examples/README.md))."
     )
     table = "| picture | greedy decoding | SIRA |\n|---|---|---|\n| " + " | ".join([picture, *texts]) + " |"
     return f"{table}\n\n{fill(legend, WIDTH)}"
@@ -308,7 +338,7 @@ def effect() -> str:
         rows.append([title, *cells, *times])
     note = (
         f"Times are means of {timed['rounds']} rounds over {speed.SCENES} other scenes, processor time, "
-        f"{timed['dtype']}, {timed['device']} (`python -m tools.speed`)."
+        f"{timed['dtype']}, {timed['device']} (`python -m tools.speed`); other pages have medians of other runs."
     )
     return f"{_table(rows)}\n\n{note}"
 

@@ -30,23 +30,20 @@ class Result:
         file_name: the picture, relative to the file of records.
         status: `ok` or `error`.
         text: the caption or answer; empty if the picture failed.
-        error: why it failed, in one line; empty if `ok`.
-        prompt: the prompt as the model got it; in a check, the question about each object.
-        preset, model, revision: where the weights are from; the revision of a folder is `folder-` and a hash.
-        method: its name.
-        k, layers, alpha: the method's K and strength, 0 if it has none, and the number L of decoder layers.
+        error: why it failed, in one line.
+        prompt: as the model got it; in a check, the question about each object.
+        preset, model, revision, method: names; the revision of a folder is a hash.
+        k, layers, alpha: K, L and α; K and α are 0 if the method has none.
         max_new_tokens, temperature, seed: as in the preset.
         finish_reason: `stop`, `length` (max_new_tokens reached), `error`, or `cut` (a guided text ended in a sentence).
         image_tokens, prompt_tokens, output_tokens: counts; the prompt's includes the image's.
         duration_ms: wall time of this picture in milliseconds, preprocessing included.
-        image_sha256: SHA-256 of the picture's file.
-        sira_version: that made the record.
+        image_sha256, sira_version: the picture's file; what made the record.
         method_settings: settings of the method without a key of their own.
-        words: a list of `{word, start, end, steps, delta, grounding}`; only if requested. `start` and `end` are
-            characters of the text, `steps` the first token and the one after the last; `delta` is the sum of the
-            tokens' full minus CF logits, `grounding` their probability under the contrast.
-        choices: a list of `{choice, logprob, probability}`, the last two by view (`full`, `cf`, `contrast`); the
-            probabilities of a view sum to 1. Only if requested.
+        words: a list of `{word, start, end, steps, delta, grounding}`: `start` and `end` in characters of the text,
+            `steps` the first token and the one after the last; `delta` sums their full minus CF logits, `grounding` is
+            their probability under the contrast.
+        choices: a list of `{choice, logprob, probability}`, the last two by view: `full`, `cf`, `contrast`.
         system, top_k, min_p, repetition_penalty, no_repeat_ngram_size, think: as in the preset, if set.
         json_schema: the schema that the text follows; only with one.
         text_settings: changes to the text.
@@ -54,13 +51,13 @@ class Result:
         warnings: reasons to check the picture and its text, one sentence each.
         reasoning: the model's thoughts before its answer.
         support: in a check, the lowest support of the text's objects; 1 if it names none, 0 if the check failed.
-        objects: a list of `{thing, spans, support, neither, image}`; only with a second look. `spans` are the start
-            and end of each mention, in characters; `support` is the probability of yes against no, `neither` that of
-            another answer, `image` the number (from 1) of the picture of a group that supports it best.
-        verify: the settings of the second look, `min_support` the threshold of support among them.
-        draft: the first text; only if a second look changed it.
+        objects: a list of `{thing, spans, support, neither, image}`, the objects that the text names: `spans` in
+            characters, `support` P(yes) against P(no), `neither` the probability of another answer, `image` the number
+            (from 1) of the picture of a group that supports it best.
+        verify: the settings of the second look; below its `min_support` an object is unsupported.
+        draft: the first text, if a second look changed it.
         removed: a list of `{thing, support}`: objects of the draft that the text lacks.
-        candidates: a list of `{thing, support}`: what was asked about before a guided caption was decoded.
+        candidates: the same, of what was asked about before a guided caption was decoded.
         added: names of the objects that a guided caption has and its draft lacks.
         forbidden: names of the candidates that are not supported.
         images: of pictures shown together, the name of each.
