@@ -46,14 +46,14 @@ class Units(dict[str, T]):
         self.failures: dict[str, FailedPicture] = {}
         self._file = None if path is None else _UnitFile(path, self, overwrite=overwrite)
 
-    def check(self, settings: Mapping[str, Any]) -> None:
-        """Check that the known settings equal the file's."""
+    def check(self, settings: Mapping[str, Any], *, whole: bool = False) -> None:
+        """Check that the known settings, or the whole of them, equal the file's."""
         if self._file is not None:
-            check_same(self._file.path, settings, self._file.settings or {})
+            check_same(self._file.path, settings, self._file.settings or {}, whole=whole)
 
     def begin(self, settings: Mapping[str, Any]) -> None:
         """Get ready to add: drop a torn last line, or with `overwrite` everything; write the settings if need be."""
-        self.check(settings)
+        self.check(settings, whole=True)
         if self._file is not None:
             self._file.begin()
             if self._file.settings is None:

@@ -13,22 +13,32 @@ import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypedDict
 
 from sira_cli.errors import DataError, SettingsError
 from sira_cli.eval.benchmark import ONE_WORD, AnswerFiles, Benchmark
 from sira_cli.pictures.rows import Row, brief, read_json, read_rows, read_table, some, text_of
-from sira_cli.run.records import CONFIGURATION, LATER
+from sira_cli.run.records import IN_ALL_PARTS, MAY_BE_OFF
 
 INSIDE = "results"  # the list of rows in a file that is one object
 SAMPLE = "filtered_resps"  # the field that only lmms-eval's samples have
 ABOUT = ("question_id", "image_id", "question", "category")  # fields of a sample that are read besides its answer
-# Settings that decide a text and are not in every record of sira: a file of answers has one value of each.
-DECIDING = ("beta", "top_p", "num_beams", "quantization", "dtype", "settings")
-# Not every record has these, and the hash `settings` covers them.
-_COVERED = ("method_settings", *LATER)
-# Fields that are equal in all records of a method, in all parts, so that its figures describe one method.
-SAME = (*(name for name in CONFIGURATION if name not in ("prompt", "schema", "max_new_tokens", *_COVERED)), *DECIDING)
+
+
+class Deciding(TypedDict):
+    """What decides a text and is not in every record of sira: a file of answers has one value of each."""
+
+    beta: float | None
+    top_p: float
+    num_beams: int
+    quantization: str | None
+    dtype: str
+    settings: str  # a hash of all that decides texts, but for their length, which parts have
+
+
+# Fields that are equal in all records of a method, in all parts, so that its figures describe one method. The hash
+# covers settings that may be off.
+SAME = (*IN_ALL_PARTS, *Deciding.__annotations__)
 
 
 @dataclass(frozen=True)
@@ -61,7 +71,11 @@ class Answers:
 
 def settings_in(record: dict[str, Any]) -> dict[str, Any]:
     """Return the settings that are equal in all records of a method, from one record; None for missing ones."""
-    return {name: record.get(name) for name in SAME} | {name: record[name] for name in _COVERED if record.get(name)}
+    settings = {name: record.get(name) for name in SAME}
+    for name in MAY_BE_OFF:
+        if record.get(name):
+            settings[name] = record[name]
+    return settings
 
 
 # Files.

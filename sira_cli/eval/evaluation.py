@@ -10,7 +10,7 @@ from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
 from sira_cli.errors import SettingsError
-from sira_cli.eval.answers import Answers, read_answers
+from sira_cli.eval.answers import Answers, Deciding, read_answers
 from sira_cli.eval.benchmark import AnswerFiles, Ask, Benchmark, Part
 from sira_cli.eval.report import EvalReport
 from sira_cli.files import make_folder
@@ -66,18 +66,19 @@ def has_captions(benchmark: Benchmark) -> bool:
     return any(part.task == CAPTION for part in benchmark.parts)
 
 
-def deciding(lvlm: Lvlm) -> dict[str, Any]:
-    """Return a loaded model's DECIDING; `settings` is a hash over all others but the length, which parts have."""
+def deciding(lvlm: Lvlm) -> Deciding:
+    """Return the settings that decide the texts of a loaded model and are not in every record."""
+    generation = lvlm.preset.generation
     decisive = lvlm.decoder.decisive(lvlm.preset.decisive())
-    generation = {name: value for name, value in decisive["generation"].items() if name != "max_new_tokens"}
-    return {
-        "beta": lvlm.sira.beta if "beta" in lvlm.decoder.deciding else getattr(lvlm.decoder, "beta", None),
-        "top_p": lvlm.preset.generation.top_p,
-        "num_beams": lvlm.preset.generation.num_beams,
-        "quantization": lvlm.quantization,
-        "dtype": lvlm.dtype,
-        "settings": hash_of(**{**decisive, "generation": generation})[:16],
-    }
+    del decisive["generation"]["max_new_tokens"]
+    return Deciding(
+        beta=lvlm.sira.beta if "beta" in lvlm.decoder.deciding else getattr(lvlm.decoder, "beta", None),
+        top_p=generation.top_p,
+        num_beams=generation.num_beams,
+        quantization=lvlm.quantization,
+        dtype=lvlm.dtype,
+        settings=hash_of(**decisive)[:16],
+    )
 
 
 @dataclass

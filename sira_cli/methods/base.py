@@ -84,7 +84,7 @@ class Method:
         name: its value for `--method`.
         abilities: its abilities; all others are refused.
         from_preset: settings taken from the preset's `sira` part instead of its own fields.
-        deciding: those of `from_preset` that change a text.
+        observes: whether `from_preset` changes only what is shown of a text, and not the text.
         uses_seed: whether the seed changes a text at temperature 0.
         own_search: whether it has its own search (`generate`), which may take back picked tokens.
         rewinds: whether it can go on from any token with only its cache, cut back to that token; the full stream's
@@ -94,7 +94,7 @@ class Method:
     name: ClassVar[str]
     abilities: ClassVar[frozenset[Ability]] = frozenset({Ability.BATCHES, Ability.SAMPLING, Ability.BEAMS})
     from_preset: ClassVar[tuple[str, ...]] = ()
-    deciding: ClassVar[tuple[str, ...]] = ()
+    observes: ClassVar[bool] = False
     uses_seed: ClassVar[bool] = False
     own_search: ClassVar[bool] = False
     rewinds: ClassVar[bool] = False
@@ -116,6 +116,11 @@ class Method:
         """Return the declarations of all its settings by name; those of the preset come first."""
         return {name: FORK_SETTINGS[name] for name in cls.from_preset} | cls.own_settings()
 
+    @property
+    def deciding(self) -> tuple[str, ...]:
+        """The settings from the preset that change a text."""
+        return () if self.observes else self.from_preset
+
     def settings(self) -> dict[str, Any]:
         """Return the values of its own settings, as JSON values."""
         return asdict(self)
@@ -131,12 +136,16 @@ class Method:
             preset: the preset's part of it (`Preset.decisive`).
             task: `caption` or `ask`.
         """
-        own = {self.name: self.keyed(task)} if self.own_settings() or not self.from_preset else {}
-        return {name: value for name, value in preset.items() if name != "sira" or self.from_preset} | own
+        decisive = dict(preset)
+        if not self.from_preset:
+            del decisive["sira"]  # keys of methods that take one setting of it hold it whole, also what they ignore
+        if self.own_settings() or not self.from_preset:
+            decisive[self.name] = self.keyed(task)
+        return decisive
 
     def keyed(self, task: str) -> dict[str, Any]:
         """Return its settings in the form of record keys for a task."""
-        return self.settings()
+        return self.for_task(task).settings()
 
     def contrast_strength(self, config: SiraConfig) -> float:
         """Return the contrast strength alpha; 0 for a method without one."""

@@ -41,10 +41,6 @@ class Dola(Method):
         """Fill in the bucket that the authors advise for the task."""
         return self if self.bucket is not None else replace(self, bucket="low" if task == "caption" else "high")
 
-    def keyed(self, task: str) -> dict[str, Any]:
-        """Return the settings with the bucket in force."""
-        return self.for_task(task).settings()
-
     @contextmanager
     def attach(self, model: Any, config: SiraConfig, prompts: Tensor, branch: Inputs) -> Iterator[None]:
         """Put hooks on the candidate layers and after the model."""

@@ -21,6 +21,7 @@ class Greedy(Method):
     abilities = frozenset(Ability)
     rewinds = True
     from_preset = ("k", "k_fraction")
+    observes = True
 
     def fork_config(self, config: SiraConfig) -> SiraConfig:
         """Return the preset's settings without a contrast."""

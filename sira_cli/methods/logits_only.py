@@ -82,7 +82,6 @@ class AfterSira(LogitsOnly):
     """The same rule with SIRA's z_cd in the place of z. K and alpha are the preset's."""
 
     from_preset = ("k", "k_fraction", "alpha")
-    deciding = from_preset
 
     def contrast_strength(self, config: SiraConfig) -> float:
         """Return the preset's alpha."""

@@ -20,7 +20,6 @@ class Sira(Method):
     abilities = frozenset(Ability)
     rewinds = True
     from_preset = ("k", "k_fraction", "alpha", "beta")
-    deciding = from_preset
 
     def contrast_strength(self, config: SiraConfig) -> float:
         """Return the preset's alpha."""

@@ -40,10 +40,6 @@ class Vista(WithoutImage):
         """Fill in the strength that the authors have for the task."""
         return self if self.strength is not None else replace(self, strength=STRENGTHS[task])
 
-    def keyed(self, task: str) -> dict[str, Any]:
-        """Return the settings with the strength in force."""
-        return self.for_task(task).settings()
-
     def check_model(self, model: Any, config: SiraConfig) -> None:
         """Check that each layer has an MLP to steer."""
         find_mlps(model, self.name)

@@ -152,7 +152,7 @@ def _of_preset(preset: Preset, schema: Schema | None) -> Iterator[Feature]:
         changes = [name for name in changes if name not in ("prefix", "suffix")]
     yield "changes", changes, f"`{changes[0]}=`" if changes else ""
     for name in ("no_repeat_ngram_size", "repetition_penalty"):  # of two that are set, the last one is named
-        yield "repetition", name in preset.later(), f"`{name}=`"
+        yield "repetition", preset.later()[name] is not None, f"`{name}=`"
     for name in ("attention", "quantization"):
         yield "loading", getattr(preset.load, name), f"`{name}=`"
 

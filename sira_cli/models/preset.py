@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, JsonValue, ValidationError, model_validator
+from pydantic import AfterValidator, Field, JsonValue, ValidationError, model_validator
 
 from sira_cli.core.config import SiraConfig
 from sira_cli.core.image_tokens import ImageTokens
@@ -19,15 +19,10 @@ from sira_cli.errors import SettingsError
 from sira_cli.methods import find as find_method
 from sira_cli.methods.base import Method
 from sira_cli.methods.settings import Setting
+from sira_cli.models.deciding import Decides, Strict
 from sira_cli.models.texts import TextSettings
 from sira_cli.parsing import from_json
 from sira_cli.pictures.names import is_utf8
-
-
-class Strict(BaseModel):
-    """A part of a preset: unknown keys and other types are errors."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
 
 
 def _must(message: str, fits: Callable[[Any], bool]) -> AfterValidator:
@@ -53,13 +48,23 @@ class SiraSettings(Strict):
         return self
 
 
-class Prompts(Strict):
-    """Prompts for the model."""
+def _asks_about_an_object(text: str) -> bool:
+    return "{thing}" in text or "{name}" in text
 
-    caption: str = Field(default="Please describe this image in detail.", min_length=1)
-    ask: Annotated[str, _must("must contain {question}", lambda text: "{question}" in text)] = "{question}"
+
+class Prompts(Strict):
+    """Prompts for the model. Keys of records hold the text that a picture's prompt has become."""
+
+    caption: Annotated[str, Decides.NEVER] = Field(default="Please describe this image in detail.", min_length=1)
+    ask: Annotated[
+        str,
+        Decides.NEVER,
+        _must("must contain {question}", lambda text: "{question}" in text),
+    ] = "{question}"
     verify: Annotated[  # {thing} stands for an object with its English article, {name} for one without
-        str, _must("must contain {thing}, or {name} without an article", lambda t: "{thing}" in t or "{name}" in t)
+        str,
+        Decides.NEVER,
+        _must("must contain {thing}, or {name} without an article", _asks_about_an_object),
     ] = "Is there {thing} in the image?"
     system: str = ""  # the system message instead of the chat template's own; empty: the template's own, if it has one
 
@@ -74,13 +79,13 @@ class Prompts(Strict):
 class Generation(Strict):
     """Decoding settings, as in transformers, on the method's logits; temperature 0 is greedy."""
 
-    max_new_tokens: int = Field(default=512, ge=1)
-    temperature: float = Field(default=0.0, ge=0, allow_inf_nan=False)
-    top_p: float = Field(default=1.0, gt=0, le=1)
+    max_new_tokens: Annotated[int, Decides.ALWAYS] = Field(default=512, ge=1)
+    temperature: Annotated[float, Decides.ALWAYS] = Field(default=0.0, ge=0, allow_inf_nan=False)
+    top_p: Annotated[float, Decides.ALWAYS] = Field(default=1.0, gt=0, le=1)
     top_k: int = Field(default=0, ge=0)  # 0 is off, and so it is for the next
     min_p: float = Field(default=0.0, ge=0, le=1)
-    seed: int = Field(default=0, ge=0, lt=2**63)
-    num_beams: int = Field(default=1, ge=1)
+    seed: Annotated[int, Decides.ALWAYS] = Field(default=0, ge=0, lt=2**63)
+    num_beams: Annotated[int, Decides.ALWAYS] = Field(default=1, ge=1)
     repetition_penalty: float = Field(default=1.0, gt=0, allow_inf_nan=False)
     no_repeat_ngram_size: Annotated[int, _must("must be 0 (off) or at least 2", (1).__ne__)] = Field(default=0, ge=0)
     think: bool = False  # ask the model to reason before it answers; for chat templates with a switch
@@ -123,8 +128,10 @@ class Load(Strict):
 
     dtype: Literal["auto", "float32", "bfloat16", "float16"] = "auto"
     attn_implementation: Literal["auto", "sdpa", "eager"] = "auto"
-    quantization: Literal["8bit", "4bit"] | None = None  # of the decoder layers, by bitsandbytes
-    trust_remote_code: bool = False  # run the checkpoint's own Python code, without asking; otherwise none of it runs
+    # Of the decoder layers, by bitsandbytes; keys of records hold it without its section.
+    quantization: Annotated[Literal["8bit", "4bit"] | None, Decides.NEVER] = None
+    # Run the checkpoint's own Python code, without asking; otherwise none of it runs.
+    trust_remote_code: Annotated[bool, Decides.NEVER] = False
 
     @property
     def attention(self) -> str | None:
@@ -135,7 +142,8 @@ class Load(Strict):
 class ImageSettings(Strict):
     """How pictures are resized for the model; settings that are None keep the checkpoint's value."""
 
-    max_pixels: int | None = Field(default=None, ge=1)  # of the resized picture, which decides its tokens (Qwen-VL)
+    # Of the resized picture, which decides its tokens (Qwen-VL).
+    max_pixels: Annotated[int | None, Decides.ALWAYS] = Field(default=None, ge=1)
     min_pixels: int | None = Field(default=None, ge=1)
     max_tiles: int | None = Field(default=None, ge=1)  # of a picture (InternVL)
     longest_edge: int | None = Field(default=None, ge=1)  # in pixels (SmolVLM, Idefics3, Pixtral)
@@ -153,17 +161,6 @@ def check_text(what: str, text: str) -> None:
         raise SettingsError(f"{what}: {text!r:.200} holds bytes that are not UTF-8: write it in UTF-8")
 
 
-# Names that `Preset.decisive` contains only if they are set, so that keys and records omit settings that are off.
-_LATER = {"top_k", "min_p", "repetition_penalty", "no_repeat_ngram_size", "think"}
-ONLY_IF_SET = (
-    *("system", "json_schema"),
-    *(f"image.{name}" for name in ImageSettings.model_fields if name != "max_pixels"),
-    *(f"generation.{name}" for name in _LATER),
-    *(f"text.{name}" for name in TextSettings.model_fields),
-    *(f"verify.{name}" for name in ("mode", "words", "question", "min_support", "yes", "no", "captions", "heat")),
-)
-
-
 def _check_methods(given: dict[str, dict[str, JsonValue]]) -> dict[str, dict[str, JsonValue]]:
     for name, settings in given.items():
         method = find_method(name)
@@ -174,27 +171,31 @@ def _check_methods(given: dict[str, dict[str, JsonValue]]) -> dict[str, dict[str
     return given
 
 
+_Methods = Annotated[dict[str, dict[str, JsonValue]], AfterValidator(_check_methods)]
+
+
 class Preset(Strict):
     """A model and everything that decides its answers."""
 
-    name: str = ""
-    description: str = ""
-    family: str = ""  # heading of the preset in `sira presets list`
-    model: str = Field(min_length=1)
-    revision: str = "main"
-    download_gb: float | None = Field(default=None, gt=0)  # size of the weights; only for messages
-    sira: SiraSettings = SiraSettings()
-    # Settings of methods other than `sira` that differ from their defaults, by method and name.
-    methods: Annotated[dict[str, dict[str, JsonValue]], AfterValidator(_check_methods)] = {}
-    image_tokens: ImageTokens = ImageTokens()
+    name: Annotated[str, Decides.NEVER] = ""
+    description: Annotated[str, Decides.NEVER] = ""
+    family: Annotated[str, Decides.NEVER] = ""  # heading of the preset in `sira presets list`
+    model: Annotated[str, Decides.ALWAYS] = Field(min_length=1)
+    revision: Annotated[str, Decides.ALWAYS] = "main"
+    download_gb: Annotated[float | None, Decides.NEVER] = Field(default=None, gt=0)  # of the weights, for messages
+    sira: Annotated[SiraSettings, Decides.ALWAYS] = SiraSettings()
+    # Settings of methods other than `sira` that differ from their defaults, by method and name (`Method.decisive`).
+    methods: Annotated[_Methods, Decides.NEVER] = Field(default={})
+    image_tokens: Annotated[ImageTokens, Decides.ALWAYS] = ImageTokens()
     prompts: Prompts = Prompts()
     generation: Generation = Generation()
-    load: Load = Load()
+    load: Annotated[Load, Decides.ALWAYS] = Load()
     image: ImageSettings = ImageSettings()
     text: TextSettings = TextSettings()  # changes to captions and answers, but not to answers of benchmarks
-    verify: VerifySettings = VerifySettings()
-    guide: GuideSettings = GuideSettings()
-    best: BestSettings = BestSettings()
+    # A second look: records hold its settings in one (`Verify.settings`).
+    verify: Annotated[VerifySettings, Decides.NEVER] = VerifySettings()
+    guide: Annotated[GuideSettings, Decides.NEVER] = GuideSettings()
+    best: Annotated[BestSettings, Decides.NEVER] = BestSettings()
 
     def method(self, name: str | Method) -> Method:
         """Return a method with this preset's settings for it; one that is given with its settings stays."""
@@ -205,21 +206,15 @@ class Preset(Strict):
         """The settings for the fork."""
         return SiraConfig(**self.sira.model_dump(), image_tokens=self.image_tokens)
 
-    def decisive(self) -> dict[str, Any]:
+    def decisive(self, usual: Decides = Decides.IF_SET) -> dict[str, Any]:
         """Return the settings that decide a text under SIRA, besides the prompt and the quantization, as JSON."""
-        later = self.later()
-        parts: Any = dict.fromkeys(("model", "revision", "sira", "image_tokens"), True)
-        parts["generation"] = {name for name in Generation.model_fields if name in later or name not in _LATER}
-        parts["load"] = {"dtype", "attn_implementation"}
-        values = self.model_dump(mode="json", include=parts) | {"image": {"max_pixels": None} | self.image.given()}
-        if "system" in later:
-            values["system"] = later["system"]
-        return values | ({"text": text} if (text := self.text.given()) else {})
+        decisive = super().decisive(usual)
+        prompts: dict[str, Any] = decisive.pop("prompts", {})  # the system message, which keys hold without its section
+        return decisive | prompts
 
     def later(self) -> dict[str, Any]:
-        """Return the settings that records contain only if they are set, by their names in records."""
-        values = self.generation.model_dump(mode="json", include=_LATER, exclude_defaults=True)
-        return values | ({"system": self.prompts.system} if self.prompts.system else {})
+        """Return the settings that records hold only if they are set, by their names there; None for the others."""
+        return self.generation.optional() | self.prompts.optional()
 
     def without_text(self) -> Preset:
         """Return the same preset without changes to the model's texts."""

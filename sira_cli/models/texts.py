@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 from sentencex import get_sentence_boundaries
+
+from sira_cli.models.deciding import Decides, Strict
 
 FinishReason = Literal["stop", "length", "cut", "error"]
 
@@ -51,20 +53,19 @@ _LIST_NUMBER = re.compile(r"^\s*\d+\.$", re.MULTILINE)  # the full stop belongs 
 _THRICE = re.compile(r"(?<!\w)(\w+(?:\W+\w+){0,11}?)(?:\W+\1(?!\w)){2}|([\u3040-\u30ff\u3400-\u9fff]+?)\2{2}")
 
 
-class TextSettings(BaseModel):
+class TextSettings(Strict):
     """Changes to decoded texts; none by default."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
 
     prefix: str = ""  # put unchanged before each text, such as the trigger word of a training set
     suffix: str = ""
     max_sentences: int | None = Field(default=None, ge=1)
     complete_sentences: bool = False  # drop a last sentence that `max_new_tokens` ended, if not the only one
-    lines: Literal["one", "keep"] = "one"  # whether line breaks stay in text files; in records they do
+    # Whether line breaks stay in text files; in records they do.
+    lines: Annotated[Literal["one", "keep"], Decides.NEVER] = "one"
 
     def given(self) -> dict[str, Any]:
         """Return the settings of texts that differ from the defaults, as JSON values; empty: they are not changed."""
-        return self.model_dump(mode="json", exclude_defaults=True, exclude={"lines"})
+        return self.decisive()
 
     def finished(self, answer: Answer) -> Answer:
         """Return an answer with its text and its words' scores, changed by these settings."""

@@ -58,7 +58,9 @@ class Check(PictureTask):
     def settings(self) -> dict[str, Any]:
         """Return all settings that decide the records of a run, as in its report."""
         look = replace(self, source="").how
-        return self._deciding(look["question"]) | {"verify": look}
+        settings = super().settings() | {"prompt": look["question"], "verify": look}
+        del settings["words"], settings["choices"]
+        return settings
 
     @functools.cached_property
     def how(self) -> dict[str, Any]:

@@ -148,14 +148,22 @@ class ContinuedFile:
             )
 
 
-def check_same(path: Path, now: Mapping[str, Any], there: Mapping[str, Any]) -> None:
-    """Check that new records belong in a file; only settings that are in both are compared."""
-    differing = [name for name, value in now.items() if name in there and there[name] != value]
-    if not differing:
+def check_same(path: Path, now: Mapping[str, Any], there: Mapping[str, Any], *, whole: bool = False) -> None:
+    """Check that new records belong in a file.
+
+    Args:
+        path: of the file, for messages.
+        now: settings of the new records, by name.
+        there: those of the file, if it has any; a setting that it lacks is off, that is None.
+        whole: whether `now` has all settings that are known, so that one that it lacks is off.
+    """
+    names = dict.fromkeys([*now, *there] if whole else now)
+    differing = [name for name in names if now.get(name) != there.get(name)]
+    if not differing or not there:
         return
-    shown = "; ".join(f"{name} is {there[name]!r} there and {now[name]!r} now" for name in differing)
+    shown = "; ".join(f"{name} is {there.get(name)!r} there and {now.get(name)!r} now" for name in differing)
     ways = "give another `output=`, or `overwrite=` to start again"
-    first_look = now.get("verify.mode") == "flag" and there.get("verify.mode", "") is None
+    first_look = now.get("verify.mode") == "flag" and there.get("verify.mode") is None
     if first_look and all(name.startswith("verify.") for name in differing):
         checks = path.with_name("checks.jsonl")
         ways = f"look at the captions that it holds with `sira check {path} -o {checks}`, {ways}"
@@ -229,7 +237,8 @@ class Ledger(ContinuedFile):
 
     def check(self, now: Mapping[str, Any]) -> None:
         """Check that records of a configuration belong in the file."""
-        check_same(self.path, now, self.configuration)
+        compared = {name: value for name, value in now.items() if name in self._same}
+        check_same(self.path, compared, self.configuration)
 
     def key(self, file_name: str) -> str:
         """Return the key of a picture's record, empty without a record."""
@@ -300,9 +309,9 @@ class Ledger(ContinuedFile):
         if configuration != self._before:
             if not record["schema"].startswith("sira.") or not record["key"]:
                 raise ValueError
-            new = {name: value for name, value in configuration_of(record).items() if name in self._same}
+            new = configuration_of(record)
             self.check(new)
-            self.configuration |= new
+            self.configuration = {name: new[name] for name in self._same}
             self._before = configuration
         self._note(record, self._end, len(line))
 

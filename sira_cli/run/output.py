@@ -16,7 +16,6 @@ from typing import Any, Self
 from sira_cli._version import __version__
 from sira_cli.errors import SettingsError
 from sira_cli.files import check_folder, check_unprotected, make_folder, replacing, reserved, text_in, too_long
-from sira_cli.models.preset import ONLY_IF_SET
 from sira_cli.parsing import from_json
 from sira_cli.pictures.find import Pictures
 from sira_cli.pictures.names import one_line
@@ -186,9 +185,8 @@ class Output:
             self._before = dict(from_json(self._report.read_text(encoding="utf-8")))
         settings = self._before.get("settings")
         if isinstance(settings, dict):  # most of which only the report knows
-            off = dict.fromkeys(ONLY_IF_SET)
             try:
-                check_same(path, off | flat(self._settings), off | flat(settings))
+                check_same(path, flat(self._settings), flat(settings), whole=True)
             except BaseException:
                 self.close()
                 raise

@@ -14,10 +14,11 @@ from pydantic import TypeAdapter
 from sira_cli._version import __version__
 from sira_cli.models.texts import FinishReason
 
-# Marks the fields that are equal in all records of a file: a file contains the texts of one configuration.
+# Marks the fields that are equal in all records of a file: a file contains the texts of one configuration. One that may
+# be None is a setting that is off in a record without it.
 SAME_IN_A_FILE = {"same in a file": True}
-# The same for settings that are off by default: in a record without them, they are off.
-OFF_IF_ABSENT = {**SAME_IN_A_FILE, "off if absent": True}
+# Marks those that all parts of a benchmark share as well.
+SAME_IN_ALL_PARTS = {**SAME_IN_A_FILE, "same in all parts": True}
 
 
 @dataclass(frozen=True)
@@ -74,16 +75,16 @@ class Result:
     text: str
     error: str
     prompt: str = field(metadata=SAME_IN_A_FILE)
-    preset: str = field(metadata=SAME_IN_A_FILE)
-    model: str = field(metadata=SAME_IN_A_FILE)
-    revision: str = field(metadata=SAME_IN_A_FILE)
-    method: str = field(metadata=SAME_IN_A_FILE)
-    k: int = field(metadata=SAME_IN_A_FILE)
-    layers: int = field(metadata=SAME_IN_A_FILE)
-    alpha: float = field(metadata=SAME_IN_A_FILE)
+    preset: str = field(metadata=SAME_IN_ALL_PARTS)
+    model: str = field(metadata=SAME_IN_ALL_PARTS)
+    revision: str = field(metadata=SAME_IN_ALL_PARTS)
+    method: str = field(metadata=SAME_IN_ALL_PARTS)
+    k: int = field(metadata=SAME_IN_ALL_PARTS)
+    layers: int = field(metadata=SAME_IN_ALL_PARTS)
+    alpha: float = field(metadata=SAME_IN_ALL_PARTS)
     max_new_tokens: int = field(metadata=SAME_IN_A_FILE)
-    temperature: float = field(metadata=SAME_IN_A_FILE)
-    seed: int = field(metadata=SAME_IN_A_FILE)
+    temperature: float = field(metadata=SAME_IN_ALL_PARTS)
+    seed: int = field(metadata=SAME_IN_ALL_PARTS)
     finish_reason: FinishReason
     image_tokens: int
     prompt_tokens: int
@@ -94,20 +95,20 @@ class Result:
     method_settings: dict[str, Any] | None = field(default=None, metadata=SAME_IN_A_FILE)
     words: list[dict[str, Any]] | None = None
     choices: list[dict[str, Any]] | None = None
-    system: str | None = field(default=None, metadata=OFF_IF_ABSENT)
-    top_k: int | None = field(default=None, metadata=OFF_IF_ABSENT)
-    min_p: float | None = field(default=None, metadata=OFF_IF_ABSENT)
-    repetition_penalty: float | None = field(default=None, metadata=OFF_IF_ABSENT)
-    no_repeat_ngram_size: int | None = field(default=None, metadata=OFF_IF_ABSENT)
-    think: bool | None = field(default=None, metadata=OFF_IF_ABSENT)
-    json_schema: str | None = field(default=None, metadata=OFF_IF_ABSENT)
-    text_settings: dict[str, Any] | None = field(default=None, metadata=OFF_IF_ABSENT)
+    system: str | None = field(default=None, metadata=SAME_IN_A_FILE)
+    top_k: int | None = field(default=None, metadata=SAME_IN_A_FILE)
+    min_p: float | None = field(default=None, metadata=SAME_IN_A_FILE)
+    repetition_penalty: float | None = field(default=None, metadata=SAME_IN_A_FILE)
+    no_repeat_ngram_size: int | None = field(default=None, metadata=SAME_IN_A_FILE)
+    think: bool | None = field(default=None, metadata=SAME_IN_A_FILE)
+    json_schema: str | None = field(default=None, metadata=SAME_IN_A_FILE)
+    text_settings: dict[str, Any] | None = field(default=None, metadata=SAME_IN_A_FILE)
     picture_settings: dict[str, Any] | None = None
     warnings: list[str] | None = None
     reasoning: str | None = None
     support: float | None = None  # before `objects`, whose entries have a field of the same name
     objects: list[dict[str, Any]] | None = None
-    verify: dict[str, Any] | None = field(default=None, metadata=OFF_IF_ABSENT)
+    verify: dict[str, Any] | None = field(default=None, metadata=SAME_IN_A_FILE)
     draft: str | None = None
     removed: list[dict[str, Any]] | None = None
     candidates: list[dict[str, Any]] | None = None
@@ -129,21 +130,27 @@ class Result:
         return configuration_of(self.to_record())
 
 
-CONFIGURATION = tuple(each.name for each in fields(Result) if "same in a file" in each.metadata)
-LATER = tuple(each.name for each in fields(Result) if "off if absent" in each.metadata)
+def _marked(mark: str) -> tuple[str, ...]:
+    return tuple(each.name for each in fields(Result) if mark in each.metadata)
+
+
+CONFIGURATION = _marked("same in a file")
 # Optional fields: only in records to which they apply.
 OPTIONAL = tuple(each.name for each in fields(Result) if each.default is None)
 # Required: without one of these it is not a record.
-REQUIRED = frozenset(CONFIGURATION) - {*LATER, *OPTIONAL}
+REQUIRED = frozenset(CONFIGURATION) - {*OPTIONAL}
+# Of the configuration, what is equal in all parts of a benchmark, and settings that may be off.
+IN_ALL_PARTS = _marked("same in all parts")
+MAY_BE_OFF = tuple(name for name in CONFIGURATION if name in OPTIONAL)
 
 
 def configuration_of(record: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the fields that are equal in all records of a file, from one record; None for settings that are off."""
-    return {
-        name: record.get(name) if name in LATER else record[name]
-        for name in CONFIGURATION
-        if name in record or name not in OPTIONAL or name in LATER
-    }
+    """Return the fields that are equal in all records of a file, from one record; None for settings that are off.
+
+    Raises:
+        KeyError: it lacks a required field.
+    """
+    return {name: record.get(name) if name in OPTIONAL else record[name] for name in CONFIGURATION}
 
 
 def flat(settings: dict[str, Any], prefix: str = "") -> dict[str, Any]:

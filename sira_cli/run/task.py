@@ -127,20 +127,30 @@ class PictureTask(Task[Result]):
     def settings(self) -> dict[str, Any]:
         """Return all settings that decide the records of a run, as in its report."""
         return {
-            **self._deciding(self.prompt),
+            "task": self.kind,
+            "prompt": self.prompt,
+            "method": self.method.name,
+            "quantization": self.preset.load.quantization,
+            "preset": self.preset.name,
+            **self._decisive,
             "words": self.words,
             "choices": list(self.choices),
-            **({} if self.how is None else {"verify": self.how}),
-            **({} if self.schema is None else {"json_schema": self.schema.label}),
+            **self.form,
         }
-
-    def _deciding(self, prompt: str) -> dict[str, Any]:
-        named = {"method": self.method.name, "quantization": self.preset.load.quantization, "preset": self.preset.name}
-        return {"task": self.kind, "prompt": prompt, **named, **self._decisive}
 
     @functools.cached_property
     def _decisive(self) -> dict[str, Any]:
         return self.method.decisive(self.preset.decisive(), self.kind)
+
+    @property
+    def form(self) -> dict[str, Any]:
+        """The settings of the second look and the schema, by their names in records; without what is not asked for."""
+        form: dict[str, Any] = {}
+        if self.how is not None:
+            form["verify"] = self.how
+        if self.schema is not None:
+            form["json_schema"] = self.schema.label
+        return form
 
     @functools.cached_property
     def how(self) -> dict[str, Any] | None:
@@ -163,22 +173,24 @@ class PictureTask(Task[Result]):
 
     def key(self, name: str, image_sha256: str, prompt: str) -> str:
         """Return a hash of everything that decides a picture's record; equal keys mean equal work."""
-        work = {"task": self.kind, "file_name": name, "image_sha256": image_sha256, "prompt": prompt}
-        return hash_of(**work, **self._key, preset=self._decisive)
+        return hash_of(task=self.kind, file_name=name, image_sha256=image_sha256, prompt=prompt, **self._of_the_run)
 
     @functools.cached_property
-    def _key(self) -> dict[str, Any]:
-        """The parts of a key that are equal in the whole run, without the preset."""
-        quantization, generation = self.preset.load.quantization, self.preset.generation
-        parts: dict[str, Any] = {"method": self.method.name, "revision": self.revision, "quantization": quantization}
+    def _of_the_run(self) -> dict[str, Any]:
+        """The parts of a key that are equal in the whole run; words and choices are no parts of it."""
+        parts: dict[str, Any] = {
+            "method": self.method.name,
+            "revision": self.revision,
+            "quantization": self.preset.load.quantization,
+            "preset": self._decisive,
+            **self.form,
+        }
         if self.server:
             parts["endpoint"] = self.server.rstrip("/")
-        if generation.temperature > 0 or self.method.uses_seed:
+        if self.preset.generation.temperature > 0 or self.method.uses_seed:
             parts["draws"] = "per picture and prompt"
-        if self.how is not None and self.how["mode"] != "flag":
-            parts["verify"] = self.how
-        if self.schema is not None:
-            parts["json_schema"] = self.schema.label
+        if self.how is not None and self.how["mode"] == "flag":
+            del parts["verify"]  # such a look changes no text
         return parts
 
     @override
@@ -295,9 +307,8 @@ class PictureTask(Task[Result]):
             words=[] if self.words else None,
             choices=[] if self.choices else None,
             objects=None if self.how is None else [],
-            verify=self.how,
-            json_schema=None if self.schema is None else self.schema.label,
             reasoning="" if thinks else None,
+            **self.form,
         )
 
     def blank(self, lvlm: LoadedModel | None = None) -> Result:

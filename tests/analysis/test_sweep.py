@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from contextlib import closing
 from dataclasses import asdict, replace
 from functools import partial
 
@@ -81,6 +82,20 @@ def test_the_settings_that_decide_a_sweep():
     assert captions != settings
     for changed in ({"prompt": "What?"}, {"max_new_tokens": 7}):
         assert captions != decisive(demo.with_settings(**changed), questions, (0.5,), captions=True)
+
+
+@pytest.mark.parametrize("first", [True, False])
+def test_a_sweep_does_not_go_on_with_texts_of_another_setting(tmp_path, first):
+    """Also where only one of two runs has it."""
+    demo, questions = presets.find("demo"), validation_questions(1)
+    two = [demo.with_settings(repetition_penalty=1.5), demo]
+    there, now = (decisive(each, questions, (0.5,), captions=True) for each in (two if first else two[::-1]))
+    path = tmp_path / "units.jsonl"
+    for _ in range(2):
+        with closing(Units[list[str]](path)) as units:
+            units.begin(there)
+    with closing(Units[list[str]](path)) as units, pytest.raises(SettingsError, match="repetition_penalty is"):
+        units.begin(now)
 
 
 # --- figures and the best setting

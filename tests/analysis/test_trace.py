@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import json
 import shutil
+from contextlib import closing
 from pathlib import Path
 
 import jsonschema
@@ -14,10 +15,11 @@ from safetensors.torch import load_file
 
 from sira_cli import load
 from sira_cli.analysis.trace.read import read_traces
-from sira_cli.analysis.trace.run import TraceOutput, run_traces
+from sira_cli.analysis.trace.run import TraceFile, TraceOutput, run_traces
 from sira_cli.analysis.trace.task import Trace
-from sira_cli.errors import SiraError
+from sira_cli.errors import SettingsError, SiraError
 from sira_cli.look.claims import Verify
+from sira_cli.models.preset import Preset
 from sira_cli.pictures.picture import Picture
 from sira_cli.pictures.sources import as_picture, located
 from tests.support.checkpoints import REPRESENTATIVES
@@ -253,6 +255,25 @@ def test_a_file_of_traces_goes_on_where_a_run_stopped(sira, tmp_path, monkeypatc
     file.write_bytes(whole + b"something else\n")
     code, _, err = sira(*command)
     assert (code, f"line {len(lines) + 1} is not one of a trace" in err) == (2, True)
+
+
+@pytest.mark.parametrize(
+    "setting",
+    [{"min_p": 0.5}, {"top_k": 5}, {"repetition_penalty": 1.5}, {"think": True}, {"image.max_pixels": 100}],
+    ids=str,
+)
+@pytest.mark.parametrize("first", [True, False])
+def test_a_file_of_traces_has_one_value_of_each_setting(tmp_path, setting, first):
+    """Also of one that only one of two runs has."""
+    plain = Preset(model="owner/model")
+    presets = [plain.with_values(**setting), plain]
+    there, now = (Trace(preset, preset.method("sira")) for preset in (presets if first else reversed(presets)))
+    run = {name: value for name, value in there.settings().items() if value is not None and name != "track"}
+    path = write_traces(tmp_path / "trace.jsonl", make_trace(text="A cat.", beta=None, **run))
+    with closing(TraceFile(path)) as file:
+        file.check(there.settings())
+        with pytest.raises(SettingsError, match=r"holds records of another configuration: \w+ is"):
+            file.check(now.settings())
 
 
 def test_captions_are_scored_and_told_apart(sira, tmp_path):

@@ -18,7 +18,7 @@ from sira_cli.methods import find
 from sira_cli.methods.calibrated import Calibrated, Calibration, Origin
 from sira_cli.models import combinations, presets
 from sira_cli.models.combinations import ROWS
-from sira_cli.models.preset import Preset
+from sira_cli.models.preset import Generation, Preset
 from sira_cli.models.presets import calibrated
 from sira_cli.run.task import Ask, Caption
 from tests.support.shards import EXAMPLES
@@ -67,6 +67,21 @@ def test_what_a_preset_may_say(tmp_path):
     always = {"max_new_tokens": 7, "temperature": 0.0, "top_p": 0.9, "seed": 3, "num_beams": 1}
     assert preset.decisive()["generation"] == always | {"no_repeat_ngram_size": 3, "think": True}
     assert Preset(model="x").decisive()["generation"].keys() == always.keys()  # what is off is not in keys
+
+
+def test_a_setting_that_is_added_is_in_keys_where_it_is_set():
+    class Longer(Generation):
+        added: int = 0
+
+    class Larger(Preset):
+        generation: Longer = Longer()
+        added: Longer = Longer()
+
+    assert Larger(model="x").decisive()["generation"] == Preset(model="x").decisive()["generation"]
+    larger = Larger(model="x", generation=Longer(added=1), added=Longer(added=2))
+    assert larger.decisive()["generation"] == Preset(model="x").decisive()["generation"] | {"added": 1}
+    assert larger.decisive()["added"]["added"] == 2
+    assert (Larger(model="x").later()["added"], larger.later()["added"]) == (None, 1)
 
 
 @pytest.mark.parametrize(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from dataclasses import fields, replace
 from types import MappingProxyType
 
 import pytest
@@ -16,9 +17,10 @@ from sira_cli.eval.evaluation import deciding
 from sira_cli.look.claims import Verify
 from sira_cli.methods import METHODS
 from sira_cli.models.preset import Preset
+from sira_cli.models.schema import Schema
 from sira_cli.run.check import Check
 from sira_cli.run.records import configuration_of
-from sira_cli.run.task import Ask, Caption
+from sira_cli.run.task import Ask, Caption, PictureTask
 
 PLAIN = Preset(name="mine", model="owner/model")
 SETTINGS = MappingProxyType(
@@ -164,8 +166,8 @@ ALWAYS = (
     *("temperature", "seed"),
 )
 IF_SET = (
-    *("system", "top_k", "min_p", "repetition_penalty", "no_repeat_ngram_size", "think", "json_schema"),
-    *("text_settings", "verify"),
+    *("method_settings", "system", "top_k", "min_p", "repetition_penalty", "no_repeat_ngram_size", "think"),
+    *("json_schema", "text_settings", "verify"),
 )
 BENCHMARK = ("beta", "top_p", "num_beams", "quantization", "dtype", "settings")
 PARTS = ("schema", "prompt", "max_new_tokens")  # in which the parts of a benchmark may differ
@@ -188,6 +190,30 @@ def test_the_key_of_a_caption_by_what_is_asked_for(name):
     preset = PLAIN.with_values(**SETTINGS["looks"])
     task = Caption.of(preset, preset.method("sira"), **ASKED.get(name, {})).at(*REVISIONS.get(name, ("",)))
     assert [key_of(task), short(task.settings())] == TASKS[name]
+
+
+def test_each_field_of_a_task_says_what_it_decides():
+    """A field that is added to a task needs its line here: in keys, in the settings of a run, or in neither."""
+    changed = {
+        "key and settings": {
+            "preset": PLAIN.with_settings(seed=1),
+            "method": METHODS["vcd"],
+            "prompt": "Write.",
+            "verify": Verify(mode="best"),
+            "schema": Schema.of("tags"),
+        },
+        "settings": {"words": True, "choices": ("Yes", "No")},
+        "key": {"revision": "abc", "server": "http://host"},
+        "nothing": {"needs_text": True, "fills": True, "together": 2},
+    }
+    task = Caption(PLAIN, METHODS["sira"], "Say.")
+    found: dict[str, dict] = {name: {} for name in changed}
+    for name, value in {name: value for part in changed.values() for name, value in part.items()}.items():
+        other = replace(task, **{name: value})
+        decided = {"key": key_of(other) != key_of(task), "settings": other.settings() != task.settings()}
+        found[" and ".join(part for part, differs in decided.items() if differs) or "nothing"][name] = value
+    assert found == changed
+    assert {name for part in changed.values() for name in part} == {each.name for each in fields(PictureTask)}
 
 
 def test_the_key_of_an_answer_among_choices():
@@ -217,13 +243,15 @@ def test_what_decides_a_sweep(name):
 @pytest.mark.parametrize("name", TRACES)
 def test_the_settings_of_traces(name):
     preset = PLAIN.with_values(**SETTINGS[name])
-    assert Trace(preset, preset.method("sira"), track=("dog",)).settings() == PLAIN_TRACE | TRACES[name]
+    settings = Trace(preset, preset.method("sira"), track=("dog",)).settings()
+    expected = PLAIN_TRACE | TRACES[name]
+    assert settings == dict.fromkeys(settings) | expected  # what is off is None
 
 
 def test_the_fields_that_are_equal_in_a_file_of_records():
     record = dict.fromkeys(ALWAYS, 1)
     assert [*configuration_of(record).items()] == [*record.items(), *((name, None) for name in IF_SET)]
-    assert [*configuration_of(record | {"method_settings": {}, "words": []})] == [*ALWAYS, "method_settings", *IF_SET]
+    assert configuration_of(record | {"words": [], "think": True}) == dict.fromkeys(IF_SET) | record | {"think": True}
 
 
 def test_the_fields_that_are_equal_in_the_records_of_a_benchmark():

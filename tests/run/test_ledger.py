@@ -15,7 +15,7 @@ from contextlib import closing
 import pytest
 
 from sira_cli.errors import DataError, SettingsError, SiraError
-from sira_cli.run.ledger import Ledger
+from sira_cli.run.ledger import Ledger, check_same
 from sira_cli.run.records import CONFIGURATION
 
 COMMON = {"schema": "sira.caption/1", "prompt": "What?", "preset": "demo", "model": "bundled", "revision": "r"}
@@ -126,6 +126,23 @@ def test_another_configuration_is_refused_with_what_differs(path):
         path.write_text("".join(json.dumps(record("b.jpg") | each) + "\n" for each in ({}, {name: "sira.other"})))
         with pytest.raises(SettingsError, match=f"{name} is .* there and 'sira.other' now"):
             Ledger(path)
+
+
+@pytest.mark.parametrize("name", ["method_settings", "think"])
+def test_a_setting_that_is_missing_in_a_file_is_off(path, name):
+    write(path, record("a.jpg"))
+    with closing(Ledger(path)) as ledger:
+        ledger.check(COMMON | {name: None})
+        with pytest.raises(SettingsError, match=f"{name} is None there and 'on' now"):
+            ledger.check(COMMON | {name: "on"})
+
+
+@pytest.mark.parametrize(("now", "there"), [({"b": 2}, {"a": 1, "b": 2}), ({"a": 1, "b": 2}, {"b": 2})])
+def test_whole_settings_differ_where_one_of_them_lacks_a_setting(path, now, there):
+    check_same(path, there, there, whole=True)
+    check_same(path, now, {}, whole=True)
+    with pytest.raises(SettingsError, match="a is"):
+        check_same(path, now, there, whole=True)
 
 
 def test_a_second_process_is_kept_out(path):

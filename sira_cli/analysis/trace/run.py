@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any, Self
 from sira_cli.analysis.trace.task import Line, Trace
 from sira_cli.errors import DataError, SettingsError
 from sira_cli.files import make_folder, replacing
-from sira_cli.models.preset import ONLY_IF_SET
 from sira_cli.parsing import from_json
 from sira_cli.pictures.picture import Picture
 from sira_cli.pictures.rows import read_rows, text_of
@@ -116,9 +115,7 @@ class TraceFile(ContinuedFile):
 
     def check(self, settings: Mapping[str, Any]) -> None:
         """Check that traces of these settings belong in the file."""
-        if self._settings:
-            off = dict.fromkeys(ONLY_IF_SET)
-            check_same(self.path, off | dict(settings), off | self._settings)
+        check_same(self.path, settings, self._settings)
 
     def begin(self) -> None:
         """Get ready to append: drop the traces that are made again, or with `overwrite` everything."""

@@ -69,18 +69,35 @@ class Trace(Task[list[Line]]):
         combinations.check(self.preset, self.method, verify=mode, streams="sira trace")
 
     def decoding(self) -> Line:
-        """Return how texts are decoded; some settings only if they are set. `top_k` of a trace is of candidates."""
-        generation, later = self.preset.generation, self.preset.later()
-        usual = {name: getattr(generation, name) for name in ("max_new_tokens", "temperature", "top_p", "seed")}
-        return usual | {"sampling_top_k" if name == "top_k" else name: value for name, value in later.items()}
+        """Return how texts are decoded, by names in run lines, which lack what is None here: it is off."""
+        generation = self.preset.generation
+        later = self.preset.later()
+        return {
+            "max_new_tokens": generation.max_new_tokens,
+            "temperature": generation.temperature,
+            "top_p": generation.top_p,
+            "seed": generation.seed,
+            "sampling_top_k": later.pop("top_k"),  # `top_k` of a trace is of candidates
+            **later,
+            "image_settings": self.preset.image.given() or None,
+        }
 
     def settings(self) -> Line:
         """Return the settings that all traces of a file share, as far as known, by their names in run lines."""
         sira = SiraConfig(**self.preset.sira.model_dump())
-        own: Line = {"model": self.preset.model, "method": self.method.name, "beta": sira.beta, "top_k": self.top_k}
-        own |= {"alpha": self.method.contrast_strength(sira), "track": list(self.track)}
-        own |= {"verify": self.verify is not None} | ({} if sira.k is None else {"k": sira.k})
-        return own | self.decoding()
+        settings: Line = {
+            "model": self.preset.model,
+            "method": self.method.name,
+            "beta": sira.beta,
+            "top_k": self.top_k,
+            "alpha": self.method.contrast_strength(sira),
+            "track": list(self.track),
+            "verify": self.verify is not None,
+            **self.decoding(),
+        }
+        if sira.k is not None:
+            settings["k"] = sira.k
+        return settings
 
     def tracked(self, lvlm: LoadedModel) -> dict[str, list[int]]:
         """Return the tokens of each tracked word."""
@@ -174,7 +191,7 @@ class Recorder:
             "model": lvlm.preset.model,
             **{name: getattr(lvlm, name) for name in ("revision", "method", "k", "layers", "alpha")},
             "beta": lvlm.preset.sira.beta,
-            **task.decoding(),
+            **{name: value for name, value in task.decoding().items() if value is not None},
             "forced": task.forced,
             "top_k": task.top_k,
             "vocab_size": lvlm.model.get_output_embeddings().weight.shape[0],
