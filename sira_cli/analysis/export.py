@@ -23,7 +23,7 @@ from itertools import islice
 from pathlib import Path
 from typing import IO, Any
 
-from sira_cli.analysis.compare import Record, RecordFile
+from sira_cli.analysis.record_file import Record, RecordFile
 from sira_cli.errors import DataError, SettingsError, install
 from sira_cli.files import replacing
 from sira_cli.look.claims import unsupported
@@ -32,6 +32,7 @@ from sira_cli.pictures.find import MEDIA
 from sira_cli.pictures.neighbours import Neighbours
 from sira_cli.pictures.opening import endings
 from sira_cli.pictures.picture import Picture
+from sira_cli.pictures.records import is_failure
 from sira_cli.pictures.rows import read_rows
 from sira_cli.pictures.sources import FileSource, recorded
 from sira_cli.run.output import Sidecars
@@ -282,7 +283,7 @@ def _versions(record: Record, correction: Correction) -> list[Record]:
 
 
 def _has_text(record: Record) -> bool:
-    return record["status"] == "ok" and bool(record["text"].strip())
+    return not is_failure(record) and bool(record["text"].strip())
 
 
 def _can_have_a_sidecar(picture: Picture) -> bool:

@@ -17,6 +17,7 @@ from typing import Any, NamedTuple, TypedDict
 
 from sira_cli.errors import DataError, SettingsError
 from sira_cli.eval.benchmark import ONE_WORD, AnswerFiles, Benchmark
+from sira_cli.pictures.records import is_failure, is_record
 from sira_cli.pictures.rows import Row, brief, read_json, read_rows, read_table, some, text_of
 from sira_cli.run.records import IN_ALL_PARTS, MAY_BE_OFF
 
@@ -134,7 +135,7 @@ def _records(folder: Path) -> list[Path]:
 def _method(path: Path) -> str | None:
     """Return the method of a file of sira's records, `sira+guide` with a second look; None for other files."""
     _, row = next(rows_in(path), ("", {}))
-    if not str(row.get("schema", "")).startswith("sira."):
+    if not is_record(row):
         return None
     mode = (row.get("verify") or {}).get("mode", "flag")
     return f"{row.get('method', '')}{f'+{mode}' * (mode != 'flag')}"
@@ -171,7 +172,7 @@ def read_answers(benchmark: Benchmark, source: AnswerFiles, *, complete: bool = 
             )
         if (key := unit_of(row)) is None:
             continue  # it answers other question files
-        ok = row.get("status", "ok") == "ok"
+        ok = not is_failure(row)
         record = {"ok": ok, "text": text_of(where, row, "text" if ok else "error"), "path": path, "where": where}
         record["ms"] = row.get("duration_ms")
         earlier = records.get(key, record)

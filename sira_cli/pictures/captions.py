@@ -6,7 +6,6 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 from sira_cli.errors import DataError, PictureError, SettingsError
 from sira_cli.files import text_in
@@ -18,6 +17,7 @@ from sira_cli.pictures.neighbours import own_text
 from sira_cli.pictures.opening import endings
 from sira_cli.pictures.packed import endings_of, unread
 from sira_cli.pictures.picture import Picture
+from sira_cli.pictures.records import is_failure, is_record, newest
 from sira_cli.pictures.rows import (
     IMAGE_COLUMNS,
     TEXT_TABLES,
@@ -43,6 +43,7 @@ class _Caption:
     picture: str  # its name
     text: str | None  # None: it has no caption
     failed: bool = False  # whether it is the record of a picture that failed
+    record: str | None = None  # the name of the picture in a record of sira, which the row is
     fault: str = ""  # why the row cannot be read
 
 
@@ -185,25 +186,17 @@ def _no_captions(place: str, pictures: Sequence[Picture], extension: str, usual:
 
 def _rows(path: Path, image_column: str | None, text_column: str | None) -> Iterator[_Caption]:
     """Yield the caption of each row; of sira's records, each picture's newest."""
-    names, records, fault = dict[str, None](), False, ""
+    names: dict[str, None] = {}
+    fault = ""
     for row in read_table(path):
-        if row.fault:
-            fault = fault or row.fault
-            continue
-        records = records if names else _is_record(row.values)
-        names.update(dict.fromkeys(row.values))
+        fault = fault or row.fault
+        names |= dict.fromkeys(row.values)
     if not names:
         raise DataError(fault or f"{path}: holds no captions")
     image = _column(path, names, "image_column", image_column, IMAGE_COLUMNS)
     text = _column(path, names, "text_column", text_column, _TEXT_COLUMNS)
-    newest: dict[str, _Caption] = {}
-    for row in read_table(path):
-        caption = _caption_in(row, image, text)
-        if records and not caption.fault:
-            newest[str(row.values.get("id", caption.picture))] = caption
-        else:
-            yield caption
-    yield from newest.values()
+    captions = (_caption_in(row, image, text) for row in read_table(path))
+    yield from newest(captions, lambda caption: caption.record)
 
 
 def _caption_in(row: TableRow, image: str, text: str) -> _Caption:
@@ -216,11 +209,12 @@ def _caption_in(row: TableRow, image: str, text: str) -> _Caption:
         name = joined(several) if several else name_of(where, values, image)
         if not name or "\0" in name:
             raise DataError(f"{where}: {image} is {brief(name)}: expected the name of a picture")
-        failed = _is_record(values) and values.get("status", "ok") != "ok"
+        record = str(values.get("id") or name) if is_record(values) else None
+        failed = record is not None and is_failure(values)
         caption = None if failed or values.get(text) is None else text_of(where, values, text)
     except DataError as error:
         return _Caption(name or row.place, "", fault=str(error))
-    return _Caption(name, caption, failed)
+    return _Caption(name, caption, failed, record)
 
 
 def _picture_of(caption: _Caption, folder: Path) -> Picture:
@@ -228,10 +222,6 @@ def _picture_of(caption: _Caption, folder: Path) -> Picture:
     if caption.fault:
         return located(str(folder / caption.picture), caption.picture)
     return recorded_sample(str(folder / caption.picture)) or recorded(caption.picture, folder)
-
-
-def _is_record(values: Mapping[str, Any]) -> bool:
-    return str(values.get("schema", "")).startswith("sira.")
 
 
 def _column(path: Path, names: Mapping[str, None], option: str, given: str | None, usual: Sequence[str]) -> str:

@@ -26,6 +26,7 @@ from pydantic_core import from_json
 
 from sira_cli.errors import DataError, SettingsError, SiraError
 from sira_cli.files import cannot_write, check_folder, check_unprotected, make_folder, replacing, writing
+from sira_cli.pictures.records import is_failure, is_record
 from sira_cli.run.records import CONFIGURATION, as_line, configuration_of
 
 _log = logging.getLogger(__name__)
@@ -307,10 +308,10 @@ class Ledger(ContinuedFile):
         record = from_json(line)
         configuration = [record.get(name) for name in self._same]
         if configuration != self._before:
-            if not record["schema"].startswith("sira.") or not record["key"]:
-                raise ValueError
             new = configuration_of(record)
             self.check(new)
+            if not is_record(record) or not record["key"]:
+                raise ValueError
             self.configuration = {name: new[name] for name in self._same}
             self._before = configuration
         self._note(record, self._end, len(line))
@@ -318,7 +319,7 @@ class Ledger(ContinuedFile):
     def _note(self, record: Mapping[str, Any], start: int, size: int) -> None:
         name = hash(record[self._by])
         self._newest[name] = len(self._names)
-        for column, value in zip(self._columns, (start, size, name, record["status"] == "error"), strict=True):
+        for column, value in zip(self._columns, (start, size, name, is_failure(record)), strict=True):
             column.append(value)
 
     def _line(self, number: int) -> bytes:

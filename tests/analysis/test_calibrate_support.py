@@ -82,6 +82,14 @@ def test_labels_of_ones_own(tmp_path):
             from_files([records], save(labels, content))
 
 
+def test_a_picture_that_was_captioned_again_counts_once(tmp_path):
+    """Its newest record does: of a run that was stopped before it dropped the others."""
+    records = [record("a.jpg", ("dog", 0.9)), record("b.jpg", ("cat", 0.8)), record("a.jpg", ("dog", 0.1))]
+    _, captions = support.read_captions([lines(tmp_path / "captions.jsonl", records)])
+    found = {caption.file_name: caption.support for caption in captions}
+    assert (len(captions), found) == (2, {"a.jpg": {"dog": 0.1}, "b.jpg": {"cat": 0.8}})
+
+
 def test_labels_of_coco(tmp_path):
     """Objects that CHAIR's list does not have are left out, and counted."""
     scene = held_out(VALIDATION_SEEDS[60])

@@ -15,7 +15,7 @@ from safetensors.torch import load_file
 
 from sira_cli import load
 from sira_cli.analysis.trace.read import read_traces
-from sira_cli.analysis.trace.run import TraceFile, TraceOutput, run_traces
+from sira_cli.analysis.trace.run import TraceFile, TraceOutput, read_texts, run_traces
 from sira_cli.analysis.trace.task import Trace
 from sira_cli.errors import SettingsError, SiraError
 from sira_cli.look.claims import Verify
@@ -25,6 +25,7 @@ from sira_cli.pictures.sources import as_picture, located
 from tests.support.checkpoints import REPRESENTATIVES
 from tests.support.eval.writing import lines as write_lines
 from tests.support.eval.writing import read, save
+from tests.support.records import caption_record
 from tests.support.traces import SCHEMA, make_trace, write_traces
 
 EXAMPLES = sorted(Path(__file__).parents[2].glob("examples/*.png"))
@@ -255,6 +256,18 @@ def test_a_file_of_traces_goes_on_where_a_run_stopped(sira, tmp_path, monkeypatc
     file.write_bytes(whole + b"something else\n")
     code, _, err = sira(*command)
     assert (code, f"line {len(lines) + 1} is not one of a trace" in err) == (2, True)
+
+
+def test_the_newest_record_of_a_picture_is_forced(tmp_path):
+    """Of one that failed in the end, none is; rows of other tools are all forced."""
+    records = [
+        caption_record(name, text=text) for name, text in (("a.png", "Old."), ("b.png", "B."), ("a.png", "New."))
+    ]
+    path = write_lines(tmp_path / "of-sira.jsonl", [*records, caption_record("b.png", status="error", text="")])
+    assert [(picture.location, picture.caption) for picture in read_texts(path)] == [(str(tmp_path / "a.png"), "New.")]
+    rows = [{"file_name": "a.png", "text": text} for text in ("One.", "Two.")]
+    path = write_lines(tmp_path / "of-others.jsonl", rows)
+    assert [picture.caption for picture in read_texts(path)] == ["One.", "Two."]
 
 
 @pytest.mark.parametrize(

@@ -32,6 +32,7 @@ def files_of(*names: str, questions=()) -> list[tuple[str, list[str], bool]]:
 def test_files_are_named_by_label_method_or_name(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     given = {"llava": {"answer": "a", "verify": "yes"}, "alpha=1": {"answer": ""}, "z": OWN | {"method": "greedy"}}
+    given["trace"] = {"schema": "sira.trace/1", "method": "vcd"}  # which nothing answers
     for name, row in ({"shard_1": OWN, "shard_2": OWN} | given).items():
         lines(Path(f"{name}.jsonl"), [row])
     own = ("vcd", ["shard_1.jsonl", "shard_2.jsonl"], True)

@@ -13,6 +13,7 @@ controls leaves about 3 % of the real objects below, as with labels.
 from __future__ import annotations
 
 import hashlib
+import itertools
 import json
 import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
@@ -25,7 +26,8 @@ import numpy as np
 from sira_cli.errors import DataError
 from sira_cli.eval.chair import HEADS, Chair, image_of
 from sira_cli.look.words import Thing, WordList, shipped
-from sira_cli.pictures.rows import brief, read_json, read_rows
+from sira_cli.pictures.records import is_failure, read_newest
+from sira_cli.pictures.rows import brief, read_json
 from sira_cli.run.records import Report
 
 PER_PICTURE = 8  # controls of each caption, if the others name so many
@@ -150,8 +152,8 @@ def read_captions(paths: Sequence[Path]) -> tuple[Source, list[Caption]]:
     """Read records that `sira caption --verify flag` or `sira check` wrote; failed ones are left out."""
     sources: dict[str, Source] = {}
     captions: list[Caption] = []
-    for where, record in (row for path in paths for row in read_rows(path)):
-        if record.get("status") == "error":
+    for where, record in itertools.chain.from_iterable(map(read_newest, paths)):
+        if is_failure(record):
             continue
         try:
             source = Source.of(record)
@@ -251,7 +253,7 @@ class WithControls(WordList):
 def from_controls(records: Iterable[Mapping[str, Any]]) -> SupportReport:
     """Find the threshold by records of checks with controls."""
     every = list(records)
-    checks = [record for record in every if record["status"] == "ok"]
+    checks = [record for record in every if not is_failure(record)]
     if not checks:
         raise DataError("no picture could be asked about, so no threshold can be found")
     supports = [(bool(each["spans"]), float(each["support"])) for check in checks for each in check["objects"]]

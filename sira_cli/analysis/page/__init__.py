@@ -21,6 +21,7 @@ from sira_cli.errors import SettingsError
 from sira_cli.look.claims import DOUBTED, bare, doubt
 from sira_cli.parsing import from_json
 from sira_cli.pictures.names import one_line
+from sira_cli.pictures.records import is_record
 
 _HERE = Path(__file__).parent
 # Of this page and the server's: colours, plain elements, marked words; and the function `element`, to end a script.
@@ -77,7 +78,7 @@ def _holds_records(path: Path) -> bool:
             first = from_json(file.readline())
     except (OSError, ValueError):
         return False
-    return isinstance(first, dict) and "file_name" in first and "type" not in first
+    return isinstance(first, dict) and is_record(first)
 
 
 def render(traces: Sequence[TracedText]) -> str:

@@ -19,13 +19,15 @@ from typing import Any, NamedTuple
 from markupsafe import Markup
 from PIL import Image
 
-from sira_cli.analysis.compare import Record, RecordFile, differences, name_of
+from sira_cli.analysis.compare import differences
+from sira_cli.analysis.record_file import Record, RecordFile
 from sira_cli.analysis.trace.read import Candidate, Token, TracedObject, TracedText, TracedWord
 from sira_cli.errors import DataError, PictureError
 from sira_cli.look.claims import DOUBTED, bare, doubt, says_something
 from sira_cli.models import presets
 from sira_cli.pictures.names import one_line
 from sira_cli.pictures.opening import decode_picture
+from sira_cli.pictures.records import is_failure, record_name
 from sira_cli.pictures.sources import recorded
 
 # --- pictures
@@ -390,7 +392,7 @@ def _compared(record: Record, partner: Record | None) -> Entry:
 
 def _entry(record: Record) -> Entry:
     return {
-        "name": name_of(record),
+        "name": record_name(record),
         "file_name": str(record["file_name"]),
         "key": str(record["key"]),
         "prompt": str(record["prompt"]),
@@ -416,7 +418,7 @@ def _text(record: Record) -> Entry:
     marks = [(start, end, degree, title) for title, degree, spans in titled for start, end in spans]
     if not all(0 <= start < end <= len(text) for start, end, *_ in marks):
         raise ValueError("places outside the text")
-    error = str(record["error"] or "failed") if record["status"] != "ok" else ""
+    error = str(record["error"] or "failed") if is_failure(record) else ""
     return {"text": text, "error": error, "unsure": [title for title, *_ in titled], "marks": marks}
 
 

@@ -13,7 +13,8 @@ from sira_cli.errors import DataError, SettingsError
 from sira_cli.files import make_folder, replacing
 from sira_cli.parsing import from_json
 from sira_cli.pictures.picture import Picture
-from sira_cli.pictures.rows import read_rows, text_of
+from sira_cli.pictures.records import is_failure, read_newest
+from sira_cli.pictures.rows import text_of
 from sira_cli.pictures.sources import recorded
 from sira_cli.run.events import Halved
 from sira_cli.run.ledger import ContinuedFile, check_same, open_locked
@@ -32,10 +33,10 @@ _BEGINNINGS = {kind: f'{{"type": "{kind}"'.encode() for kind in ("run", "token",
 def read_texts(path: Path) -> list[Picture]:
     """Return the pictures of a file of records with the texts and prompts; failed records are left out."""
     pictures = []
-    for where, record in read_rows(path):
+    for where, record in read_newest(path):
         name, text = text_of(where, record, "file_name"), text_of(where, record, "text", "caption")
         prompt = text_of(where, {"prompt": "", **record}, "prompt")
-        if record.get("status", "ok") == "ok":
+        if not is_failure(record):
             if not text.strip():
                 raise SettingsError(f"{where}: the text to force is empty")
             pictures.append(recorded(name, path.parent).known(prompt=prompt or None, caption=text))
