@@ -35,9 +35,9 @@ from sira_cli.methods.base import Ability
 from sira_cli.models.model import LoadedModel
 from sira_cli.pictures.picture import Picture
 from sira_cli.run.events import StageStarted
+from sira_cli.run.items import Batch, Item, Task
 from sira_cli.run.lvlm import Lvlm
 from sira_cli.run.records import Table
-from sira_cli.run.runner import Batch, Item, Task
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

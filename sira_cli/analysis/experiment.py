@@ -22,8 +22,9 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
     from sira_cli.models.model import LoadedModel
+    from sira_cli.run.items import Item, Task
     from sira_cli.run.lvlm import Lvlm
-    from sira_cli.run.runner import BatchSize, Item, Task
+    from sira_cli.run.runner import BatchSize
 
 SCHEMA = "sira.sweep.units/1"
 

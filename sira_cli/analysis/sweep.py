@@ -29,9 +29,10 @@ from sira_cli.eval.statistics import Figure, MethodFigures, Tally
 from sira_cli.models.model import LoadedModel
 from sira_cli.models.preset import Preset
 from sira_cli.run.events import FailedPicture, StageStarted
+from sira_cli.run.items import Batch, Item, Task
 from sira_cli.run.lvlm import Lvlm
 from sira_cli.run.records import Table, flat, hash_of
-from sira_cli.run.runner import Batch, BatchSize, Item, Task
+from sira_cli.run.runner import BatchSize
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure as Plot

@@ -16,7 +16,9 @@ from sira_cli.methods.base import Method
 if TYPE_CHECKING:
     from sira_cli.models.preset import Preset
     from sira_cli.pictures.picture import Picture
+    from sira_cli.run.items import Task
     from sira_cli.run.lvlm import Lvlm
+    from sira_cli.run.records import Result
     from sira_cli.run.run import Engine
     from sira_cli.run.task import PictureTask
 
@@ -100,11 +102,11 @@ def _ray(model: ResearchModelOptions, options: EngineOptions, pictures: Sequence
     class Announced(OnRay):
         """Says what it waits for."""
 
-        def begin(self, task: PictureTask, done: Callable[[str], str] = lambda name: "") -> None:
+        def begin(self, task: Task[Result], done: Callable[[str], str]) -> None:
             with waiting("starting Ray"):
                 super().begin(task, done)
             raise_interrupts()  # Ray has replaced our handler of SIGTERM
-            note_bundled(task.preset, pictures)
+            note_bundled(self._task.preset, pictures)
 
     loading = {"device": model.device, "offline": model.offline}
     return Announced(loading, options.batch_size, workers=options.workers, quiet=verbosity() < 1)

@@ -26,7 +26,7 @@ from sira_cli.run.events import Halved, PictureEvent, StageStarted, Started
 from sira_cli.run.ledger import Ledger, check_same
 from sira_cli.run.output import Files, Output
 from sira_cli.run.records import hash_of
-from sira_cli.run.run import Local, all_named, nothing_left, run
+from sira_cli.run.run import Local, run
 from sira_cli.run.runner import BatchSize
 from sira_cli.run.task import TASKS, PictureTask
 
@@ -247,6 +247,6 @@ def _as_decoded(preset: Preset, part: Part) -> Preset:
 
 def _all_answered(runs: Sequence[_PartRun]) -> bool:
     """Return whether an earlier run answered everything; pictures are read only if nothing is missing by name."""
-    return all(all_named(one.pictures, one.output) for one in runs) and all(
-        nothing_left(one.task, one.pictures, one.output) for one in runs
-    )
+    if not all(one.output.names_all(one.pictures) for one in runs):
+        return False
+    return all(one.output.has_all(one.pictures) for one in runs)

@@ -21,8 +21,8 @@ from sira_cli.models import combinations
 from sira_cli.models.preset import Preset
 from sira_cli.models.texts import Answer
 from sira_cli.pictures.picture import Picture
+from sira_cli.run.items import Batch, Item, message
 from sira_cli.run.records import Result
-from sira_cli.run.runner import Batch, Item, message
 from sira_cli.run.task import PictureTask
 
 if TYPE_CHECKING:

@@ -30,10 +30,9 @@ from sira_cli.pictures.colours import conversion_of
 from sira_cli.pictures.opening import whole
 from sira_cli.pictures.picture import File
 from sira_cli.run.check import Check
+from sira_cli.run.items import Batch, Item, Task
 from sira_cli.run.records import Result
 from sira_cli.run.run import Engine, Together
-from sira_cli.run.runner import Batch, Item
-from sira_cli.run.task import PictureTask
 
 if TYPE_CHECKING:
     from sira_cli.methods.prompts import Shown
@@ -90,15 +89,16 @@ class Endpoint(Engine):
         self._more: dict[str, Any] = {}
         self.model = model or self._only_model()
 
-    def begin(self, task: PictureTask, done: Callable[[str], str]) -> Result:
+    def begin(self, task: Task[Result], done: Callable[[str], str]) -> Result:
         """Ask the server a first question, to learn how it answers."""
+        assert isinstance(task, Check)
         assert task.verify is not None
         self._finder, self._words = ObjectFinder(task.verify, task.preset), task.preset.verify.answers
         source = self.learn(self._finder.question(Thing("dog", (), "dog")))
         about = {each.name: getattr(task, each.name) for each in fields(Check)} | {"source": source}
-        self._task = ServerCheck(**about, endpoint=self).at(self.revision, self.server)
-        self._runner = Together(None, self._task, CONCURRENCY, done=done)
-        return self._task.blank()
+        checking = ServerCheck(**about, endpoint=self).at(self.revision, self.server)
+        self._runner = Together(None, checking, CONCURRENCY, done=done)
+        return checking.blank()
 
     def facts(self) -> dict[str, Any]:
         """Return where the model runs, for the run's report."""

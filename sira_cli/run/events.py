@@ -3,9 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any, Generic
+
+from typing_extensions import TypeVar
 
 from sira_cli.pictures.picture import Picture
 from sira_cli.run.records import Result
+
+R = TypeVar("R", default=Result)
 
 
 @dataclass(frozen=True)
@@ -25,17 +30,18 @@ class _OfPicture:
 
 
 @dataclass(frozen=True)
-class Finished(_OfPicture):
-    """A picture has its text, in the record as written."""
+class Finished(_OfPicture, Generic[R]):
+    """A picture has its result: of a run with records, the record as written."""
 
-    record: Result
+    record: R
 
 
 @dataclass(frozen=True)
-class Failed(_OfPicture):
-    """A picture has no text; `record.error` is the reason."""
+class Failed(_OfPicture, Generic[R]):
+    """A picture has no text, for the reason `error`; its record says it if results are records."""
 
-    record: Result
+    record: R
+    error: str
 
 
 @dataclass(frozen=True)
@@ -77,8 +83,8 @@ class FailedPicture:
     error: str
 
 
-PictureEvent = Finished | Failed | Skipped
-Event = Started | PictureEvent | Halved
+PictureEvent = Finished[R] | Failed[R] | Skipped
+Event = Started | PictureEvent[R] | Halved
 
 
 @dataclass
@@ -102,12 +108,12 @@ class Counts:
         """Pictures that this run worked on."""
         return self.ok + self.error
 
-    def add(self, event: PictureEvent) -> None:
-        """Count a picture's result."""
+    def add(self, event: PictureEvent[Any], tokens: int = 0) -> None:
+        """Count a picture's result, of so many tokens."""
         if isinstance(event, Skipped):
             self.error_before += event.failed
             self.ok_before += not event.failed
         else:
             self.error += isinstance(event, Failed)
             self.ok += isinstance(event, Finished)
-            self.tokens += event.record.output_tokens
+            self.tokens += tokens

@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import closing
 from dataclasses import replace
-from typing import Any, Self
+from typing import Any, Self, TypeVar
 
 from sira_cli.errors import UnfinishedJsonError, UnfinishedReasoningError
 from sira_cli.look.best import BestCaptions
@@ -24,9 +24,12 @@ from sira_cli.models.schema import SchemaSource
 from sira_cli.pictures.names import as_text
 from sira_cli.pictures.picture import Picture
 from sira_cli.pictures.sources import PictureSource, as_picture
+from sira_cli.run.items import Batch, Item, Task
 from sira_cli.run.records import Result
-from sira_cli.run.runner import Batch, BatchSize, Item, Runner
+from sira_cli.run.runner import BatchSize, Runner
 from sira_cli.run.task import Ask, Caption, PictureTask
+
+R = TypeVar("R")
 
 
 class Lvlm(LoadedModel):
@@ -63,12 +66,12 @@ class Lvlm(LoadedModel):
 
     def runner(
         self,
-        task: PictureTask,
+        task: Task[R],
         batch_size: BatchSize | None = None,
         *,
         done: Callable[[str], str] = lambda name: "",
         on_text: Callable[[Picture, str], None] | None = None,
-    ) -> Runner[Result]:
+    ) -> Runner[R]:
         """Return the runner of pictures through this model."""
         return Runner(self, task, batch_size, done=done, on_text=on_text)
 

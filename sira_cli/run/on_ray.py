@@ -26,6 +26,8 @@ from typing import Any, NamedTuple
 from sira_cli.errors import SettingsError, SiraError, install
 from sira_cli.pictures.picture import Picture
 from sira_cli.run.events import Halved, PictureEvent
+from sira_cli.run.items import Item, Task
+from sira_cli.run.records import Result
 from sira_cli.run.run import Engine, Local
 from sira_cli.run.runner import AUTO, WINDOW, BatchSize
 from sira_cli.run.task import PictureTask
@@ -41,6 +43,7 @@ class Row(NamedTuple):
     number: int
     picture: Picture
     name: str
+    prompt: str
     key: str
 
 
@@ -55,8 +58,9 @@ class OnRay(Engine):
         self._ray: Any = None
         self._facts: dict[str, Any] = {}
 
-    def begin(self, task: PictureTask, done: Callable[[str], str]) -> None:
+    def begin(self, task: Task[Result], done: Callable[[str], str]) -> None:
         """Connect to the cluster of `RAY_ADDRESS` or of this machine, or start one; the workers load the model."""
+        assert isinstance(task, PictureTask)
         self._task, self._done = task, done
         self._ray = _connect(self._workers, self._quiet)
         self._needs = self._resources()
@@ -70,14 +74,13 @@ class OnRay(Engine):
         """Return facts as `Local.facts` does: the smallest batch size and the largest peaks of all workers."""
         return {"workers": self._workers, **self._facts}
 
-    def results(self, pictures: Iterable[tuple[Picture, str]]) -> Generator[PictureEvent, None, None]:
-        """Yield the event of every picture, in the order in which they become ready."""
+    def results(self, todo: Iterable[Item[Result]]) -> Generator[PictureEvent, None, None]:
+        """Yield the event of every item, in the order in which they become ready."""
         from ray.data import ActorPoolStrategy, from_items
 
-        left = {
-            number: Row(number, picture, name, self._done(picture.id or name))
-            for number, (picture, name) in enumerate(pictures)
-        }
+        left = {}
+        for number, item in enumerate(todo):
+            left[number] = Row(number, item.picture, item.name, item.prompt, self._done(item.id))
         workers, num_cpus, num_gpus = self._needs
         most = self._batch_size or (LARGE if num_gpus else 1)
         together = max(ROWS, WINDOW * (LARGE if most == AUTO else most))
@@ -140,7 +143,7 @@ class Captioner:
 
         try:
             lvlm = load(task.preset, method=task.method, **loading)
-            self._engine = Local(lvlm, batch_size)
+            self._engine = Local[Result](lvlm, batch_size)
             self._engine.begin(replace(task, preset=lvlm.preset, method=lvlm.decoder), lambda name: self._keys[name])
         except SiraError as error:  # if it were raised here, Ray would start workers again and again
             self._failure = error
@@ -162,7 +165,8 @@ class Captioner:
         if not Path(self._folder).is_dir() and any(address not in ("", name) for address, name in names):
             raise SettingsError(f"{self._folder} does not exist on {platform.node()}: all machines need the same files")
         self._keys = {row.picture.id or row.name: row.key for row in rows}
-        events = self._engine.results((row.picture, row.name) for row in rows)
+        todo = (Item[Result](row.picture, row.name, row.prompt, row.picture.id) for row in rows)
+        events = self._engine.results(todo)
         return [event for event in events if not isinstance(event, Halved)]
 
 

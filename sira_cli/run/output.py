@@ -2,38 +2,32 @@
 
 from __future__ import annotations
 
-import json
 import os
-import platform
-import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, fields, replace
-from importlib.metadata import version
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
-from sira_cli._version import __version__
-from sira_cli.errors import SettingsError
+from sira_cli.errors import ModelNotFoundError, SettingsError
 from sira_cli.files import check_folder, check_unprotected, make_folder, replacing, reserved, text_in, too_long
-from sira_cli.parsing import from_json
-from sira_cli.pictures.find import Pictures
+from sira_cli.models.hub import find_checkpoint
 from sira_cli.pictures.names import one_line
 from sira_cli.pictures.neighbours import Neighbours
 from sira_cli.pictures.opening import endings
-from sira_cli.pictures.picture import Picture
-from sira_cli.run.events import Counts, PictureEvent, Skipped
+from sira_cli.pictures.picture import Cache, File, Picture
+from sira_cli.run.events import PictureEvent, Skipped
 from sira_cli.run.ledger import Ledger, check_same
 from sira_cli.run.records import Result, flat
+from sira_cli.run.runner import READ, READERS, ahead
+from sira_cli.run.sink import Sink
 from sira_cli.run.task import PictureTask
 
 NAMES = {"caption": "captions.jsonl", "ask": "answers.jsonl", "check": "checks.jsonl"}  # of files, by task
 # An `ImageFolder` of Hugging Face's `datasets` opens every picture that its metadata names.
 METADATA = "metadata.jsonl"
-# Facts from an engine about the model, the device and the memory.
-FACTS = ("workers", "model", "device", "dtype", "pixels", "batch_size", "peak_memory_bytes")
 _RECORDS = "write records with `output=`"
-TIMES = ("began", "seconds", "pictures_per_second", "tokens_per_second")
 
 
 @dataclass(frozen=True)
@@ -150,39 +144,37 @@ class Sidecars:
             file.write(f"{text}\n".encode())
 
 
-class Output:
+class Output(Sink[Result]):
     """The files of a run, checked and locked until `close`; records of an earlier run are kept."""
 
     def __init__(self, task: PictureTask, pictures: Sequence[Picture], files: Files, *, report: bool = True) -> None:
         """Check and open the files, before the model is loaded; without `report` they are those of a benchmark."""
-        self._task, self._pictures, self._files = task, pictures, files
-        self.counts, self.any = Counts(len(pictures)), files.any
+        path = None if files.output is None else files.records(task.kind)
+        super().__init__(pictures, task.settings(), path.with_suffix(".run.json") if path and report else None)
+        self._task, self._files = task, files
+        self.any = files.any
         self.more: Mapping[str, Any] | None = None  # further fields of each record
-        self.facts: Callable[[], Mapping[str, Any]] = dict  # the engine's, for the report
-        self._began, self._begun = time.monotonic(), False
-        self._settings, self._before = task.settings(), dict[str, Any]()
         self._sidecars: Sidecars | None = None
         if files.sidecar or files.output_dir is not None:
+            mark = f".{files.method}" if files.method else ""
             self._sidecars = Sidecars(
                 pictures,
-                extension=f".{files.method}" * bool(files.method) + f".{files.caption_extension.removeprefix('.')}",
+                extension=f"{mark}.{files.caption_extension.removeprefix('.')}",
                 output_dir=None if files.output_dir is None else Path(files.output_dir),
                 overwrite=files.overwrite,
                 keep_lines=task.preset.text.lines == "keep",
             )
         self.ledger: Ledger | None = None  # without it, records are not kept
-        self.path = self._folder = self._report = None
-        if files.output is None:
+        self.path = path
+        self._folder = None
+        if path is None:
             return
-        self.path = path = files.records(task.kind)
-        self._folder, self._report = path.parent.resolve(), path.with_suffix(".run.json") if report else None
-        check_unprotected(path.with_suffix(".run.json"))
+        self._folder = path.parent.resolve()
         by = "id" if any(picture.id for picture in pictures[:1]) else "file_name"
         self.ledger = ledger = Ledger(path, files.overwrite, by, not task.fills, only_ok=path.name == METADATA)
-        if self._report is None or not len(ledger):
+        if not len(ledger):
             return
-        with suppress(OSError, ValueError, TypeError):
-            self._before = dict(from_json(self._report.read_text(encoding="utf-8")))
+        self.read_report()
         settings = self._before.get("settings")
         if isinstance(settings, dict):  # most of which only the report knows
             try:
@@ -191,34 +183,43 @@ class Output:
                 self.close()
                 raise
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self.close()
-
     def close(self) -> None:
         """Release the files."""
         if self.ledger is not None:
             self.ledger.close()
 
-    @property
-    def revision_before(self) -> str:
-        """The revision of the model that made the records; empty without records."""
-        return "" if self.ledger is None else str(self.ledger.configuration.get("revision", ""))
+    def has_all(self, pictures: Sequence[Picture], revision: str | None = None, server: str = "") -> bool:
+        """Return whether an earlier run has done these pictures, so that no model is needed.
 
-    def facts_before(self) -> dict[str, Any]:
-        """Return the facts of an earlier run's report about the model, the device and the memory."""
-        return {name: self._before[name] for name in FACTS if name in self._before}
+        Pictures are read only if all of them are there by name. Without a revision and without local files of the
+        model, the revision is that of the records.
+        """
+        if not (pictures and self.names_all(pictures)):
+            return not pictures
+        if revision is None:
+            try:
+                revision = find_checkpoint(self._task.preset, offline=True).revision
+            except ModelNotFoundError:
+                revision = "" if self.ledger is None else str(self.ledger.configuration.get("revision", ""))
+        task, cache = self._task.at(revision, server), Cache[tuple[list[File], str]](READ)
+
+        def is_done(picture: Picture) -> bool:
+            name, prompt, sha256 = self.name(picture), task.first_prompt(picture), ""
+            with suppress(Exception):  # an earlier run that has it as done has failed in the same way
+                sha256 = picture.read_once(cache)[1]
+                prompt = task.asked(picture)
+            return self.done(picture.id or name) == task.key(name, sha256, prompt)
+
+        with ThreadPoolExecutor(READERS, "sira-reader") as readers:
+            return all(ahead(readers, is_done, pictures, 2 * READERS))
+
+    def names_all(self, pictures: Iterable[Picture]) -> bool:
+        """Return whether every picture has a record by its name, done or failed."""
+        return all(self.done(picture.id or self.name(picture)) for picture in pictures)
 
     def name(self, picture: Picture) -> str:
         """Return a picture's public name in its record."""
         return picture.name_in(self._folder)
-
-    @property
-    def seconds(self) -> float:
-        """Seconds since the files were opened."""
-        return time.monotonic() - self._began
 
     def keeps(self, picture: Picture) -> bool:
         """Return whether only the text file of a picture is wanted, and exists already."""
@@ -251,7 +252,7 @@ class Output:
         self._begun = True
         self.report("running")
 
-    def write(self, event: PictureEvent) -> PictureEvent:
+    def write(self, event: PictureEvent[Result]) -> PictureEvent[Result]:
         """Keep a picture's result, or complete that of an earlier run, and count it."""
         picture, ledger, sidecars = event.picture, self.ledger, self._sidecars
         if isinstance(event, Skipped):
@@ -270,7 +271,7 @@ class Output:
                 ledger.append(record)
             if sidecars is not None and event.record.status == "ok" and not sidecars.keeps(picture):
                 sidecars.replace(picture, event.record.text)
-        self.counts.add(event)
+        self.counts.add(event, 0 if isinstance(event, Skipped) else event.record.output_tokens)
         return event
 
     def finish(self) -> None:
@@ -278,34 +279,6 @@ class Output:
         self.begin(None)
         if self.ledger is not None:
             self.ledger.finish(picture.id or self.name(picture) for picture in self._pictures)
-
-    def report(self, state: str) -> None:
-        """Write how the records were made, and how fast, if the run has begun."""
-        if self._report is None or not self._begun:
-            return
-        counts, seconds, before = self.counts, max(self.seconds, 1e-9), self._before
-        times: dict[str, Any] = {
-            "began": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(time.time() - seconds)),
-            "seconds": round(seconds, 3),
-            "pictures_per_second": round(counts.worked / seconds, 3),
-            "tokens_per_second": round(counts.tokens / seconds, 2),
-        }
-        if before.keys() >= {*TIMES} and before["pictures_per_second"] * before["seconds"] > counts.worked:
-            times = {name: before[name] for name in TIMES}
-        left_out = self._pictures.left_out if isinstance(self._pictures, Pictures) else {}
-        libraries = {name: version(name) for name in ("torch", "transformers")}
-        done = {"ok": counts.ok, "error": counts.error, "ok before": counts.ok_before}
-        report = {
-            "state": state,
-            "settings": self._settings,
-            **self.facts(),
-            "versions": {"sira": __version__, **libraries, "python": platform.python_version()},
-            "pictures": {"all": counts.total, **done, "error before": counts.error_before},
-            **({"left_out": dict(left_out)} if left_out else {}),
-            **times,
-        }
-        with replacing(self._report) as file:
-            file.write(json.dumps(report, indent=2, ensure_ascii=False).encode() + b"\n")
 
     def remarks(self) -> list[str]:
         """Return the remarks on the text files for the summary of a run."""

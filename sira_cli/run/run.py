@@ -12,94 +12,101 @@ from collections.abc import Callable, Generator, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Generic
 
-from sira_cli.errors import ModelNotFoundError, SiraError
+from typing_extensions import TypeVar
+
+from sira_cli.errors import SiraError
 from sira_cli.look.claims import Verify
-from sira_cli.models.hub import find_checkpoint
 from sira_cli.models.schema import SchemaSource
 from sira_cli.pictures.find import Shard
-from sira_cli.pictures.picture import Cache, File, Picture
+from sira_cli.pictures.picture import Picture
 from sira_cli.pictures.selection import Selection
 from sira_cli.run.events import Event, Failed, Finished, Halved, PictureEvent, Skipped, Started
+from sira_cli.run.items import Batch, Item, Task
 from sira_cli.run.output import Files, Output
 from sira_cli.run.records import Result
-from sira_cli.run.runner import READ, READERS, Batch, BatchSize, Item, Runner, ahead
-from sira_cli.run.task import TASKS, Ask, Caption, PictureTask
+from sira_cli.run.runner import BatchSize, Runner, ahead
+from sira_cli.run.sink import Sink
+from sira_cli.run.task import TASKS, Ask, Caption
 
 if TYPE_CHECKING:
     from sira_cli.run.lvlm import Lvlm
 
+R = TypeVar("R", default=Result)
 
-class Engine(ABC):
-    """What the answers of a run come from: a model on this machine (`Local`), Ray's workers, a server.
+
+class Engine(ABC, Generic[R]):
+    """What the results of a run come from: a model on this machine (`Local`), Ray's workers, a server.
 
     `run` calls `begin` once, then `results` once, then `facts` for the report, and `end` in any case. If nothing is
-    left to do, only `end`. A subclass whose `begin` sets `_task` and `_runner` inherits `results`.
+    left to do, only `end`. A subclass whose `begin` sets `_runner` inherits `results`.
     """
 
     revision: str | None = None  # of the model, if it is known before the model is; None: that of the files here
     server: str = ""  # the address of the model; empty: on this machine
-    _task: PictureTask  # with `_runner`, made by `begin`
-    _runner: Runner[Result]
+    _runner: Runner[R]  # made by `begin`
 
     @abstractmethod
-    def begin(self, task: PictureTask, done: Callable[[str], str]) -> Result | None:
-        """Get the model ready, and return a record without a picture; None if nothing is known before the first one.
+    def begin(self, task: Task[R], done: Callable[[str], str]) -> R | None:
+        """Get the model ready, and return a result without a picture; None if nothing is known before the first one.
 
         `done` returns the key of an earlier result by a picture's id, or its name.
         """
 
-    def results(self, pictures: Iterable[tuple[Picture, str]]) -> Generator[PictureEvent | Halved, None, None]:
-        """Yield `Finished`, `Failed` or `Skipped` for every picture, in order, and `Halved` where a batch shrinks.
+    def results(self, todo: Iterable[Item[R]]) -> Generator[PictureEvent[R] | Halved, None, None]:
+        """Yield `Finished`, `Failed` or `Skipped` for every item, in order, and `Halved` where a batch shrinks.
 
         Args:
-            pictures: each with its name in the record; to be read lazily.
+            todo: to be read lazily.
 
         Raises:
             SiraError: no further picture could succeed.
         """
-        todo = (Item[Result](each, name, each.asked(self._task.prompt), each.id) for each, name in pictures)
         with closing(self._runner.run(todo)) as items:
             for item in items:
-                if isinstance(item, Halved):
-                    yield item
-                elif item.result is None:
-                    yield Skipped(item.picture, item.name, item.id)
-                else:
-                    yield (Failed if item.error else Finished)(item.picture, item.name, item.id, item.result)
+                yield item if isinstance(item, Halved) else event_of(item)
 
     @abstractmethod
     def facts(self) -> dict[str, Any]:
         """Return the model as loaded, where it runs, and the memory that it took, for the run's report."""
 
-    def end(self) -> None:  # noqa: B027 (most have nothing to release)
+    def end(self) -> None:
         """Release what was taken: the run is over, or nothing is left to do."""
 
 
-class Local(Engine):
+def event_of(item: Item[R]) -> PictureEvent[R]:
+    """Return the event of an item that is settled."""
+    if item.skipped:
+        return Skipped(item.picture, item.name, item.id)
+    result: Any = item.result  # None where a task has no results for failures
+    if item.error:
+        return Failed(item.picture, item.name, item.id, result, item.error)
+    return Finished(item.picture, item.name, item.id, result)
+
+
+class Local(Engine[R]):
     """A model on this machine, or what loads one under the method of the first task that needs it."""
 
     def __init__(
         self,
-        model: Lvlm | Callable[[PictureTask], Lvlm],
+        model: Lvlm | Callable[[Any], Lvlm],
         batch_size: BatchSize | None = None,
         on_text: Callable[[Picture, str], None] | None = None,
     ) -> None:
         self._model, self._batch_size, self.on_text = model, batch_size, on_text
 
-    def begin(self, task: PictureTask, done: Callable[[str], str] = lambda name: "") -> Result:
+    def begin(self, task: Task[R], done: Callable[[str], str] = lambda name: "") -> R | None:
         """Load the model, or switch the loaded one to the method of another task."""
         if callable(self._model):
             lvlm = self._model = self._model(task)
         else:
-            lvlm = self._model
-            if lvlm.decoder != task.method or lvlm.preset is not task.preset:
-                lvlm = lvlm.under(task.method, task.preset)
-        self._lvlm, self._task = lvlm, task.at(lvlm.revision)
-        self._task.check_model(lvlm)
-        self._runner = lvlm.runner(self._task, self._batch_size, done=done, on_text=self.on_text)
-        return self._task.blank(lvlm)
+            lvlm = task.model(self._model)
+        self._lvlm = lvlm
+        task = task.at(lvlm.revision)
+        task.check_model(lvlm)
+        self._runner = lvlm.runner(task, self._batch_size, done=done, on_text=self.on_text)
+        return task.blank(lvlm)
 
     @property
     def batch_size(self) -> int:
@@ -122,17 +129,15 @@ class Local(Engine):
         }
 
 
-class Together(Runner[Result]):
+class Together(Runner[R]):
     """Pictures side by side, a thread for each, whose answers come from elsewhere: from a server, or from vLLM."""
 
-    def __init__(
-        self, lvlm: Any, task: PictureTask, at_once: int, ahead: int = 0, *, done: Callable[[str], str]
-    ) -> None:
+    def __init__(self, lvlm: Any, task: Task[R], at_once: int, ahead: int = 0, *, done: Callable[[str], str]) -> None:
         """Prepare a run; `ahead` more pictures are read while the answers about `at_once` are on their way."""
         super().__init__(lvlm, task, at_once, done=done)
         self._threads = self.batch_size + ahead
 
-    def run(self, todo: Iterable[Item[Result]]) -> Generator[Item[Result] | Halved, None, None]:
+    def run(self, todo: Iterable[Item[R]]) -> Generator[Item[R] | Halved, None, None]:
         """Work on items, and yield each when it is settled, in order."""
         pool = ThreadPoolExecutor(self._threads, "sira-picture")
         try:
@@ -140,7 +145,7 @@ class Together(Runner[Result]):
         finally:
             pool.shutdown(wait=False, cancel_futures=True)
 
-    def _work(self, item: Item[Result]) -> Item[Result]:
+    def _work(self, item: Item[R]) -> Item[R]:
         began = time.perf_counter()
         if not self._read(item).settled and (batch := self._prepare(Batch([item]))).items:
             batch.seconds = time.perf_counter() - began
@@ -150,31 +155,32 @@ class Together(Runner[Result]):
 
 
 def run(
-    task: PictureTask, pictures: Sequence[Picture], engine: Engine | None, output: Output, *, fail_fast: bool = False
-) -> Generator[Event, None, None]:
-    """Ask about pictures, write each result, and yield events; `Started` comes when the model is ready.
+    task: Task[R], pictures: Sequence[Picture], engine: Engine[R] | None, output: Sink[R], *, fail_fast: bool = False
+) -> Generator[Event[R], None, None]:
+    """Do a task on pictures, write each result, and yield events; `Started` comes when the model is ready.
 
     Pictures that an earlier run has done are skipped, without a model if none is left (or None is given). Closing the
     generator interrupts the run; finished pictures are kept.
     """
-    kept, left = list[Picture](), list[Picture]()  # have a text file that stays, alone; all others
-    for picture in pictures:
-        (kept if output.keeps(picture) else left).append(picture)
-    if engine is not None and nothing_left(task, left, output, engine.revision, engine.server):
+    kept = [picture for picture in pictures if output.keeps(picture)]
+    left = [picture for picture in pictures if not output.keeps(picture)] if kept else pictures
+    if engine is not None and output.has_all(left, engine.revision, engine.server):
         engine.end()
         engine = None
     output.facts = output.facts_before if engine is None else engine.facts
     state = "finished"
 
     def skipped(pictures: Sequence[Picture]) -> Generator[Skipped, None, None]:
-        return (Skipped(each, name := output.name(each), each.id or name) for each in pictures)
+        for picture in pictures:
+            name = output.name(picture)
+            yield Skipped(picture, name, picture.id or name)
 
     try:
         if engine is not None and (blank := engine.begin(task, output.done)) is not None:
             output.begin(blank)
         yield Started(len(pictures))
         yield from map(output.write, skipped(kept))
-        todo = ((each, output.name(each)) for each in left)
+        todo = (Item[R](each, output.name(each), task.first_prompt(each), each.id) for each in left)
         with closing(skipped(left) if engine is None else engine.results(todo)) as events:
             for event in events:
                 yield event if isinstance(event, Halved) else output.write(event)
@@ -194,39 +200,6 @@ def run(
         if engine is not None:
             engine.end()
     output.report(state)
-
-
-def all_named(pictures: Iterable[Picture], output: Output) -> bool:
-    """Return whether an output has every picture by name, done or failed."""
-    return all(output.done(picture.id or output.name(picture)) for picture in pictures)
-
-
-def nothing_left(
-    task: PictureTask, pictures: Sequence[Picture], output: Output, revision: str | None = None, server: str = ""
-) -> bool:
-    """Return whether an earlier run has done every picture, so that no model is needed, and no weights on this machine.
-
-    Pictures are read only if the output has all of them by name. Without local files of the model, its revision is that
-    of the records.
-    """
-    if not (pictures and all_named(pictures, output)):
-        return not pictures
-    if revision is None:
-        try:
-            revision = find_checkpoint(task.preset, offline=True).revision
-        except ModelNotFoundError:
-            revision = output.revision_before
-    task, cache = task.at(revision, server), Cache[tuple[list[File], str]](READ)
-
-    def is_done(picture: Picture) -> bool:
-        name, prompt, sha256 = output.name(picture), picture.asked(task.prompt), ""
-        with suppress(Exception):  # an earlier run that has it as done has failed in the same way
-            sha256 = picture.read_once(cache)[1]
-            prompt = task.asked(picture)
-        return output.done(picture.id or name) == task.key(name, sha256, prompt)
-
-    with ThreadPoolExecutor(READERS, "sira-reader") as readers:
-        return all(ahead(readers, is_done, pictures, 2 * READERS))
 
 
 def run_pictures(

@@ -21,14 +21,15 @@ from sira_cli.models.texts import Answer, repetition
 from sira_cli.pictures.picture import Picture
 from sira_cli.pictures.rows import brief
 from sira_cli.pictures.selection import filled, needs_columns
+from sira_cli.run.items import Batch, Item, Task, message
 from sira_cli.run.records import Result, hash_of
-from sira_cli.run.runner import Batch, Item, Task, message
 
 if TYPE_CHECKING:
     from sira_cli.look.best import BestCaptions
     from sira_cli.look.second_look import PictureLook, SecondLook
     from sira_cli.methods.prompts import Shown
     from sira_cli.models.model import LoadedModel
+    from sira_cli.run.lvlm import Lvlm
 
 OPENED = 2  # pictures
 # Fields of an answer that its record has by the same names; of warnings, there are more about the picture.
@@ -157,9 +158,21 @@ class PictureTask(Task[Result]):
         """The settings of the second look, as in records; None without one."""
         return None if self.verify is None else self.verify.settings(self.preset)
 
+    @override
+    def model(self, lvlm: Lvlm) -> Lvlm:
+        """Return a loaded model under the method and the preset of the task."""
+        if lvlm.decoder == self.method and lvlm.preset is self.preset:
+            return lvlm
+        return lvlm.under(self.method, self.preset)
+
+    @override
+    def first_prompt(self, picture: Picture) -> str:
+        """Return the prompt about a picture: its own, not filled yet."""
+        return picture.asked(self.prompt)
+
     def asked(self, picture: Picture) -> str:
         """Return the prompt about a picture: its own, filled."""
-        prompt = picture.asked(self.prompt)
+        prompt = self.first_prompt(picture)
         return filled(prompt, picture) if self.fills else prompt
 
     def complete(self, lvlm: LoadedModel, item: Item[Result]) -> None:

@@ -27,8 +27,8 @@ from starlette.routing import Route
 
 from sira_cli._version import __version__
 from sira_cli.errors import PictureError, PictureMemoryError, PrivatePictureError, SettingsError, SiraError
+from sira_cli.run.items import out_of_memory
 from sira_cli.run.lvlm import Lvlm
-from sira_cli.run.runner import out_of_memory
 from sira_cli.serve import Limits, ollama
 from sira_cli.serve.hosts import LocalHosts
 from sira_cli.serve.jobs import Event, Job, Logprob, Piece, Reply, job_of

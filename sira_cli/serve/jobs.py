@@ -26,9 +26,9 @@ from sira_cli.models.vocabulary import Vocabulary
 from sira_cli.pictures.apart import Decoder, TooManyPixelsError
 from sira_cli.pictures.picture import Picture, digest_of
 from sira_cli.pictures.web import WebSource, is_web
+from sira_cli.run.items import Item
 from sira_cli.run.lvlm import Lvlm
 from sira_cli.run.records import Result
-from sira_cli.run.runner import Item
 from sira_cli.run.task import TASKS, PictureTask
 from sira_cli.serve import Limits
 from sira_cli.serve.protocol import SYSTEM, ChatRequest, RequestError, SiraOptions, shortened

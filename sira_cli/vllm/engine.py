@@ -42,7 +42,8 @@ from sira_cli.models.processor import load_processor
 from sira_cli.models.progress import Trail
 from sira_cli.models.several import at_heat, seeds_of
 from sira_cli.models.texts import Answer
-from sira_cli.run.lvlm import Lvlm
+from sira_cli.run.items import Task
+from sira_cli.run.lvlm import Lvlm, R
 from sira_cli.run.run import Together
 from sira_cli.run.runner import settled
 from sira_cli.vllm import processes
@@ -257,8 +258,8 @@ class VllmLvlm(Lvlm):
         return VllmBest(self, self.look(verify))
 
     def runner(
-        self, task: Any, batch_size: Any = None, *, done: Any = lambda name: "", on_text: Any = None
-    ) -> Together:
+        self, task: Task[R], batch_size: Any = None, *, done: Any = lambda name: "", on_text: Any = None
+    ) -> Together[R]:
         """Return a runner that keeps vLLM busy."""
         return Together(self, task, self.texts.at_once, AHEAD, done=done)
 

@@ -27,8 +27,8 @@ from sira_cli.models.encoded import MOST, EncodedPictures
 from sira_cli.models.preset import Preset
 from sira_cli.models.texts import Answer
 from sira_cli.pictures.sources import as_picture, located
+from sira_cli.run.items import Item
 from sira_cli.run.lvlm import Lvlm, load
-from sira_cli.run.runner import Item
 from sira_cli.run.task import Caption
 from tests.support import helpers, tiny
 from tests.support.checkpoints import edited

@@ -21,8 +21,8 @@ from sira_cli.models.progress import TextPieces
 from sira_cli.models.reasoning import ReasoningParser
 from sira_cli.models.vocabulary import Vocabulary
 from sira_cli.pictures.sources import as_picture
+from sira_cli.run.items import Item
 from sira_cli.run.run import run_pictures
-from sira_cli.run.runner import Item
 from sira_cli.run.task import Ask, Caption
 from tests.support.checkpoints import ALWAYS_THINKING, THINKING, write_qwen
 from tests.support.helpers import under

@@ -18,8 +18,9 @@ from sira_cli.pictures.opening import BOUND
 from sira_cli.pictures.sources import FileSource, located
 from sira_cli.run import runner
 from sira_cli.run.events import Halved
+from sira_cli.run.items import Item
 from sira_cli.run.lvlm import Lvlm
-from sira_cli.run.runner import Item, portions, usual_batch_size
+from sira_cli.run.runner import portions, usual_batch_size
 from tests.run.helpers import EXAMPLES, report_of
 from tests.support.checkpoints import REPRESENTATIVES
 

@@ -27,7 +27,8 @@ from sira_cli.pictures.names import as_text
 from sira_cli.pictures.sources import as_picture, located
 from sira_cli.run.ledger import Ledger
 from sira_cli.run.lvlm import load
-from sira_cli.run.output import FACTS, Sidecars
+from sira_cli.run.output import Sidecars
+from sira_cli.run.sink import FACTS
 from tests.run.helpers import EXAMPLES, FAST, make_folder, read, report_of, start, without_time
 from tests.support.helpers import imported
 from tests.support.scripted import script, written

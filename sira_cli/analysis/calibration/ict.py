@@ -34,8 +34,8 @@ from sira_cli.methods.ict import LEVELS, WIDTH, slices_of
 from sira_cli.methods.prompts import pictures_of
 from sira_cli.models.model import LoadedModel
 from sira_cli.run.events import Advanced, StageStarted
+from sira_cli.run.items import Batch, Item, Task
 from sira_cli.run.lvlm import Lvlm
-from sira_cli.run.runner import Batch, Item, Task
 
 if TYPE_CHECKING:
     from sira_cli.methods.prompts import Shown

@@ -30,9 +30,9 @@ from sira_cli.methods.maskcd import MASS, usual_threshold, z_scores
 from sira_cli.models.model import LoadedModel
 from sira_cli.pictures.picture import Picture
 from sira_cli.run.events import StageStarted
+from sira_cli.run.items import Batch, Item, Task
 from sira_cli.run.lvlm import Lvlm
 from sira_cli.run.records import Table, hash_of
-from sira_cli.run.runner import Batch, Item, Task
 
 
 class ImageMass(NamedTuple):

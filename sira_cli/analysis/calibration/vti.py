@@ -33,9 +33,9 @@ from sira_cli.pictures.picture import Picture
 from sira_cli.pictures.rows import read_rows, text_of
 from sira_cli.pictures.sources import located
 from sira_cli.run.events import StageStarted
+from sira_cli.run.items import Batch, Item, Task
 from sira_cli.run.lvlm import Lvlm
 from sira_cli.run.records import hash_of
-from sira_cli.run.runner import Batch, Item, Task
 
 PICTURES = 70  # as in the README's command
 FEWEST = 3  # two pictures leave the component's sign open

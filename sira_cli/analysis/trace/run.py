@@ -17,10 +17,11 @@ from sira_cli.pictures.records import is_failure, read_newest
 from sira_cli.pictures.rows import text_of
 from sira_cli.pictures.sources import recorded
 from sira_cli.run.events import Halved
+from sira_cli.run.items import Item
 from sira_cli.run.ledger import ContinuedFile, check_same, open_locked
 from sira_cli.run.output import Sidecars
 from sira_cli.run.records import as_line
-from sira_cli.run.runner import Item, Runner
+from sira_cli.run.runner import Runner
 
 if TYPE_CHECKING:
     from sira_cli.run.lvlm import Lvlm

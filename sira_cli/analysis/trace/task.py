@@ -30,7 +30,7 @@ from sira_cli.models import combinations
 from sira_cli.models.preset import Preset
 from sira_cli.models.progress import WordScores
 from sira_cli.pictures.picture import Picture
-from sira_cli.run.runner import Batch, Item, Task
+from sira_cli.run.items import Batch, Item, Task
 
 if TYPE_CHECKING:
     from sira_cli.methods.prompts import Shown
