@@ -136,7 +136,7 @@ class Task(ABC, Generic[R]):
     def check_model(self, lvlm: LoadedModel) -> None:
         """Check that a loaded model can do the task, before the first picture."""
 
-    def blank(self, lvlm: LoadedModel | None = None) -> R | None:
+    def blank(self, lvlm: LoadedModel) -> R | None:
         """Return what is equal in all results of a model, to be checked before the first picture."""
         return None
 

@@ -20,8 +20,10 @@ from sira_cli.analysis.trace.task import Trace
 from sira_cli.errors import SettingsError, SiraError
 from sira_cli.look.claims import Verify
 from sira_cli.models.preset import Preset
+from sira_cli.pictures.find import Shard
 from sira_cli.pictures.picture import Picture
 from sira_cli.pictures.sources import as_picture, located
+from sira_cli.run.events import Started
 from tests.support.checkpoints import REPRESENTATIVES
 from tests.support.eval.writing import lines as write_lines
 from tests.support.eval.writing import read, save
@@ -43,13 +45,14 @@ def demo():
 
 def all_traced(lvlm, *pictures: Picture, batch_size: int = 1, **options) -> list[list[dict]]:
     task = Trace(lvlm.preset, lvlm.decoder, forced=pictures[0].caption is not None, **options)
-    with TraceOutput(pictures) as output:
-        events = list(run_traces(task, pictures, lvlm, output, batch_size))
+    with TraceOutput(task, pictures) as output:
+        started, *events = run_traces(task, pictures, lvlm, output, batch_size)
+    assert started == Started(len(pictures))
     for event in events:
-        assert [line["type"] for line in event.lines] == ["run", *["token"] * (len(event.lines) - 2), "end"]
-        for line in event.lines:
+        assert [line["type"] for line in event.record] == ["run", *["token"] * (len(event.record) - 2), "end"]
+        for line in event.record:
             VALID.validate(line)
-    return [event.lines for event in events]
+    return [event.record for event in events]
 
 
 def asked(path: Path, text: str | None = None, prompt: str = PROMPT) -> Picture:
@@ -287,6 +290,46 @@ def test_a_file_of_traces_has_one_value_of_each_setting(tmp_path, setting, first
         file.check(there.settings())
         with pytest.raises(SettingsError, match=r"holds records of another configuration: \w+ is"):
             file.check(now.settings())
+
+
+def test_shards_of_traces_are_parts_of_the_whole(sira, tmp_path):
+    def traced_in(*shard: str) -> list[str]:
+        file = tmp_path / f"{len(shard) and shard[1].replace('/', '-')}.jsonl"
+        assert sira("trace", *EXAMPLES[:5], "-p", "demo", "--max-new-tokens", 1, "-o", file, *shard)[0] == 0
+        return [line["file_name"] for line in read(file) if line["type"] == "run"]
+
+    first, second, whole = traced_in("--shard", "1/2"), traced_in("--shard", "2/2"), traced_in()
+    assert min(len(first), len(second)) > 0
+    assert sorted(first + second) == sorted(whole)
+
+
+def test_a_run_of_traces_has_a_report_and_a_summary(sira, tmp_path):
+    shutil.copy(EXAMPLES[0], tmp_path)
+    save(tmp_path / "bad.png", "no picture")
+    err = sira("trace", tmp_path, "-p", "demo", "--max-new-tokens", 2, "-o", tmp_path / "all.jsonl")[2]
+    report = json.loads((tmp_path / "all.run.json").read_text())
+    assert report["pictures"] == {"all": 2, "ok": 1, "error": 1, "ok before": 0, "error before": 0}
+    assert (report["state"], report["settings"]["max_new_tokens"], report["device"]) == ("finished", 2, "cpu")
+    assert report["tokens_per_second"] == pytest.approx(2 / report["seconds"], rel=0.02)
+    assert "1 of 2 pictures traced" in err
+
+
+def test_texts_to_score_are_chosen_by_shard_and_limit(tmp_path):
+    records = [{"file_name": f"{number}.png", "text": "A cat."} for number in range(8)]
+    file = write_lines(tmp_path / "captions.jsonl", records)
+    everything = [picture.location for picture in read_texts(file)]
+    parts = [[picture.location for picture in read_texts(file, Shard(number, 3))] for number in (1, 2, 3)]
+    assert sorted(name for part in parts for name in part) == sorted(everything)
+    assert [picture.location for picture in read_texts(file, limit=2)] == everything[:2]
+
+
+@pytest.mark.parametrize(
+    ("option", "named"), [(["photos"], "the paths"), (["--together"], "--together"), (["-r"], "--recursive")]
+)
+def test_what_a_file_of_texts_decides_itself_is_refused(sira, tmp_path, option, named):
+    file = write_lines(tmp_path / "captions.jsonl", [{"file_name": str(EXAMPLES[0]), "text": "A cat."}])
+    code, _, err = sira("trace", *option, "--force-from", file, "-p", "demo")
+    assert (code, f"--force-from names the pictures itself: leave out {named}" in err) == (2, True)
 
 
 def test_captions_are_scored_and_told_apart(sira, tmp_path):

@@ -3,25 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Mapping, Sequence
-from contextlib import closing
-from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any
+
+from typing_extensions import override
 
 from sira_cli.analysis.trace.task import Line, Trace
 from sira_cli.errors import DataError, SettingsError
 from sira_cli.files import make_folder, replacing
 from sira_cli.parsing import from_json
+from sira_cli.pictures.find import Shard
 from sira_cli.pictures.picture import Picture
 from sira_cli.pictures.records import is_failure, read_newest
 from sira_cli.pictures.rows import text_of
 from sira_cli.pictures.sources import recorded
-from sira_cli.run.events import Halved
-from sira_cli.run.items import Item
+from sira_cli.run.events import Event, PictureEvent, Skipped
 from sira_cli.run.ledger import ContinuedFile, check_same, open_locked
 from sira_cli.run.output import Sidecars
 from sira_cli.run.records import as_line
-from sira_cli.run.runner import Runner
+from sira_cli.run.run import Local, run
+from sira_cli.run.sink import Sink
 
 if TYPE_CHECKING:
     from sira_cli.run.lvlm import Lvlm
@@ -31,8 +32,18 @@ Name = tuple[str, str, str | None]  # of a trace in a file: the picture's name, 
 _BEGINNINGS = {kind: f'{{"type": "{kind}"'.encode() for kind in ("run", "token", "end")}
 
 
-def read_texts(path: Path) -> list[Picture]:
-    """Return the pictures of a file of records with the texts and prompts; failed records are left out."""
+def read_texts(path: Path, shard: Shard | None = None, limit: int | None = None) -> list[Picture]:
+    """Return the pictures of a file of records with the texts and prompts; failed records are left out.
+
+    Args:
+        path: the file.
+        shard: only the pictures of this part.
+        limit: only so many of them, the first ones.
+
+    Raises:
+        DataError: the file holds no texts.
+        SettingsError: a text is empty.
+    """
     pictures = []
     for where, record in read_newest(path):
         name, text = text_of(where, record, "file_name"), text_of(where, record, "text", "caption")
@@ -43,64 +54,112 @@ def read_texts(path: Path) -> list[Picture]:
             pictures.append(recorded(name, path.parent).known(prompt=prompt or None, caption=text))
     if not pictures:
         raise DataError(f"{path}: holds no texts")
-    return pictures
+    if shard is not None:
+        pictures = [picture for picture in pictures if shard.holds(picture.relative)]
+    return pictures[:limit]
 
 
-class TraceOutput:
+class TraceOutput(Sink[list[Line]]):
     """Where traces go, locked until the end of a `with`: one file, a tree of files, or only the caller."""
 
     def __init__(
         self,
+        task: Trace,
         pictures: Sequence[Picture],
         *,
         output: Path | None = None,
         output_dir: Path | None = None,
         overwrite: bool = False,
     ) -> None:
-        """Check and open the files.
+        """Check and open the files, before the model is loaded.
 
         Args:
-            pictures: all that are traced.
-            output: one file for all traces (.jsonl); traces that it holds already are kept.
+            task: what is recorded.
+            pictures: all that are traced; with captions, if the task is `forced`.
+            output: one file for all traces (.jsonl), with a report of the run next to it; traces that it holds already
+                are kept.
             output_dir: a tree with one file per picture; existing ones are kept.
             overwrite: replace existing files.
+
+        Raises:
+            SettingsError: the file is not one of such traces, or the only trace with all logits is there already.
         """
+        if output is not None and output.suffix != ".jsonl":
+            raise SettingsError(f"`output=` {output}: expected a name that ends in .jsonl")
+        super().__init__(pictures, task.settings(), None if output is None else output.with_suffix(".run.json"))
+        self._task = task
         self.file = self._tree = None
         if output_dir is not None:
             self._tree = Sidecars(pictures, extension=".trace.jsonl", output_dir=output_dir, overwrite=overwrite)
         if output is not None:
-            if output.suffix != ".jsonl":
-                raise SettingsError(f"`output=` {output}: expected a name that ends in .jsonl")
             self.file = TraceFile(output, overwrite=overwrite)
+        try:
+            self._check()
+        except BaseException:
+            self.close()
+            raise
 
-    def __enter__(self) -> Self:
-        return self
+    def _check(self) -> None:
+        if self.file is not None:
+            self.file.check(self._settings)
+            if self.file.kept:
+                self.read_report()
+        if self._task.full_logits is not None and all(map(self.keeps, self._pictures)):
+            raise SettingsError("`full_logits=`: the trace exists already: give `overwrite=`, or another output")
 
-    def __exit__(self, *error: object) -> None:
+    def close(self) -> None:
+        """Release the file."""
         if self.file is not None:
             self.file.close()
 
+    @override
     def name(self, picture: Picture) -> str:
         """Return a picture's name in its trace: relative to the file."""
         path = self._tree.place(picture) if self._tree is not None else self.file.path if self.file else None
         return picture.name_in(None if path is None else path.parent.resolve())
 
-    def has(self, picture: Picture, prompt: str) -> bool:
+    @override
+    def keeps(self, picture: Picture) -> bool:
         """Return whether an earlier run has written a picture's trace to its end."""
         if self._tree is not None:
             return self._tree.keeps(picture)
-        return self.file is not None and _name(self.name(picture), prompt, picture.caption) in self.file.kept
+        if self.file is None:
+            return False
+        return _name(self.name(picture), self._task.first_prompt(picture), picture.caption) in self.file.kept
 
-    def write(self, picture: Picture, lines: Sequence[Line]) -> None:
+    @override
+    def begin(self, like: list[Line] | None) -> None:
+        """Check that the traces of a loaded model belong in the file: `like` is their shared beginning."""
+        if self.file is not None:
+            for settings in like or ():
+                self.file.check(settings)
+            self.file.begin()
+        self._begun = True
+        self.report("running")
+
+    @override
+    def write(self, event: PictureEvent[list[Line]]) -> PictureEvent[list[Line]]:
         """Write a whole trace. In a tree, a picture that failed gets no file, and is tried again by a later run."""
+        if isinstance(event, Skipped):
+            self.counts.add(event)
+            return event
+        lines = event.record
         data = b"".join(map(as_line, lines))
         if self.file is not None:
             self.file.add(data)
         elif self._tree is not None and len(lines) > 1:
-            place = self._tree.place(picture)
+            place = self._tree.place(event.picture)
             make_folder(place.parent)
             with replacing(place) as file:
                 file.write(data)
+        self.counts.add(event, lines[-1]["output_tokens"])
+        return event
+
+    @override
+    def finish(self) -> None:
+        """Note that all traces are written."""
+        if self.file is not None and self._begun:
+            self.file.complete()
 
 
 class TraceFile(ContinuedFile):
@@ -149,54 +208,20 @@ def _name(file_name: str, prompt: str, text: str | None) -> Name:
     return file_name, prompt, None if text is None else " ".join(text.split())
 
 
-@dataclass(frozen=True)
-class Traced:
-    """A picture's trace; without lines, it was made in an earlier run."""
-
-    picture: Picture
-    lines: list[Line] = field(default_factory=list)
-
-    @property
-    def error(self) -> str:
-        """Why the picture has no trace; empty if it has one."""
-        return str(self.lines[-1]["error"]) if self.lines else ""
-
-
 def run_traces(
-    task: Trace, pictures: Sequence[Picture], model: Lvlm | Callable[[], Lvlm], output: TraceOutput, batch_size: int = 1
-) -> Generator[Traced | Halved, None, None]:
-    """Trace pictures, write each trace, and yield events. A picture that fails is an event; the others go on.
+    task: Trace,
+    pictures: Sequence[Picture],
+    model: Lvlm | Callable[[Any], Lvlm],
+    output: TraceOutput,
+    batch_size: int = 1,
+) -> Generator[Event[list[Line]], None, None]:
+    """Trace pictures, write each trace, and yield the events of the run, with the lines of each trace.
 
     Args:
         task: what is recorded.
-        pictures: with captions, if the task is `forced`.
+        pictures: with captions, if the task is `forced`. One that fails is an event; the others go on.
         model: the loaded model, or what loads it if anything is left to do.
         output: where the lines go; traces that it has are skipped.
-        batch_size: texts that are forced together; fewer when memory is too small.
+        batch_size: texts that are forced together; fewer when memory is too small. A text is decoded alone.
     """
-    file, left = output.file, []
-    if file is not None:
-        file.check(task.settings())
-    for picture in pictures:
-        if output.has(picture, task.asked(picture)):
-            yield Traced(picture)
-        else:
-            left.append(Item[list[Line]](picture, output.name(picture), task.asked(picture)))
-    if not left:
-        if task.full_logits is not None:
-            raise SettingsError("`full_logits=`: the trace exists already: give `overwrite=`, or another output")
-        return
-    lvlm = model() if callable(model) else model
-    task.tracked(lvlm)  # refuses words without tokens
-    if file is not None:
-        file.check(task.settings() | {"k": lvlm.k, "revision": lvlm.revision, "dtype": lvlm.dtype})
-        file.begin()
-    with closing(Runner(lvlm, task, batch_size if task.forced else 1).run(left)) as settled:
-        for item in settled:
-            if isinstance(item, Halved):
-                yield item
-            elif item.result is not None:
-                output.write(item.picture, item.result)
-                yield Traced(item.picture, item.result)
-    if file is not None:
-        file.complete()
+    return run(task, pictures, Local(model, batch_size if task.forced else 1), output)

@@ -106,7 +106,18 @@ class Trace(Task[list[Line]]):
             raise SettingsError(f"`track=`: {without!r} has no tokens")
         return tracked
 
-    def asked(self, picture: Picture) -> str:
+    @override
+    def check_model(self, lvlm: LoadedModel) -> None:
+        """Refuse tracked words without tokens."""
+        self.tracked(lvlm)
+
+    @override
+    def blank(self, lvlm: LoadedModel) -> list[Line]:
+        """Return the settings that all traces of a loaded model share, as the only line."""
+        return [self.settings() | {"k": lvlm.k, "revision": lvlm.revision, "dtype": lvlm.dtype}]
+
+    @override
+    def first_prompt(self, picture: Picture) -> str:
         """Return the prompt about a picture."""
         prompts = self.preset.prompts
         usual = prompts.caption if self.question is None else prompts.asking(self.question)

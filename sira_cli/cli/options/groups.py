@@ -264,13 +264,6 @@ class GroupOptions(PathOptions):
 
 
 @dataclass(frozen=True)
-class TraceSelection(FewOptions):
-    """The part of the pictures to take, and whether they are shown together."""
-
-    together: Together = False
-
-
-@dataclass(frozen=True)
 class OutputOptions(Group, title="Output"):
     """Target of texts, and repetition of work."""
 
