@@ -26,8 +26,6 @@ if TYPE_CHECKING:
     from sira_cli.run.lvlm import Lvlm
     from sira_cli.run.runner import BatchSize
 
-SCHEMA = "sira.sweep.units/1"
-
 FORMATS = (".png", ".pdf", ".svg")
 # Okabe and Ito's colours, distinct for the colour-blind; markers make lines distinct in grey.
 STYLES = (("#0072B2", "o"), ("#D55E00", "s"), ("#009E73", "^"), ("#CC79A7", "D"), ("#E69F00", "v"), ("#56B4E9", "P"))
@@ -42,10 +40,20 @@ class Units(dict[str, T]):
     line, which the next run cuts off. `failures` are the pictures that failed in this run, by name.
     """
 
-    def __init__(self, path: Path | None = None, *, overwrite: bool = False) -> None:
+    def __init__(self, path: Path | None = None, *, overwrite: bool = False, experiment: str = "sweep") -> None:
+        """Open the file, lock out other processes, and read it.
+
+        Args:
+            path: the file; None: units are only in memory.
+            overwrite: replace the content of the file.
+            experiment: whose units the file holds, for its first line: `sweep` or `bench`.
+
+        Raises:
+            DataError: the file holds something else.
+        """
         super().__init__()
         self.failures: dict[str, FailedPicture] = {}
-        self._file = None if path is None else _UnitFile(path, self, overwrite=overwrite)
+        self._file = None if path is None else _UnitFile(path, self, experiment, overwrite=overwrite)
 
     def check(self, settings: Mapping[str, Any], *, whole: bool = False) -> None:
         """Check that the known settings, or the whole of them, equal the file's."""
@@ -58,7 +66,7 @@ class Units(dict[str, T]):
         if self._file is not None:
             self._file.begin()
             if self._file.settings is None:
-                self._file.add(as_line({"schema": SCHEMA, "settings": dict(settings)}))
+                self._file.add(as_line({"schema": self._file.schema, "settings": dict(settings)}))
 
     def add(self, units: Mapping[str, T]) -> None:
         """Keep the results of finished units."""
@@ -78,19 +86,20 @@ class Units(dict[str, T]):
 
 
 class _UnitFile(ContinuedFile):
-    beginning = b'{"schema": "sira.sweep'
-    wrong = "was not written by a sweep"
     settings: dict[str, Any] | None = None  # of the first line; None: the file has none yet
 
-    def __init__(self, path: Path, results: dict[str, Any], *, overwrite: bool) -> None:
+    def __init__(self, path: Path, results: dict[str, Any], experiment: str, *, overwrite: bool) -> None:
         self._results = results
+        self.schema = f"sira.{experiment}.units/1"
+        self.beginning = f'{{"schema": "sira.{experiment}'.encode()
+        self.wrong = f"was not written by a {experiment}"
         super().__init__(path, overwrite=overwrite)
 
     def _read_line(self, number: int, line: bytes) -> None:
         record = from_json(line)
         if number > 1:
             self._results[record["unit"]] = list(record["texts"])
-        elif record["schema"] == SCHEMA:
+        elif record["schema"] == self.schema:
             self.settings = dict(record["settings"])
         else:
             raise ValueError

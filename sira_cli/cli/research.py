@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextlib import closing
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -35,6 +36,21 @@ SCENE_BATCH = 32
 NOT_BOTH = "give question files with their --images, or --scenes, not both"
 
 
+@dataclass(frozen=True)
+class BenchReportOptions(ReportOptions):
+    """Target and form of a report whose rounds are kept until it is whole."""
+
+    @property
+    def units(self) -> Path | None:
+        """The file of the rounds that are measured so far; it is removed at the end."""
+        return None if self.output is None else self.output.with_suffix(".units.jsonl")
+
+    def __post_init__(self) -> None:
+        is_begun = self.units is not None and self.units.exists()
+        check_file("--output", self.output, self.overwrite or is_begun)
+        check_file("--output", self.units)
+
+
 @with_options(
     """
 sira bench -p llava-1.5-7b --method sira,vcd
@@ -52,13 +68,13 @@ def bench(
     image_tokens: int = option(600, "Image tokens per picture, if not fixed.", min=1, metavar="N"),
     runs: int = option(5, "Number of rounds, after one warm-up round.", min=1, metavar="N"),
     model: ResearchModelOptions,
-    target: ReportOptions,
+    target: BenchReportOptions,
 ) -> None:
     """Measure what methods cost compared with greedy, on the same pictures and in turn.
 
     Prefill is the time from the image encoder to the first token, a step the time from one token to the next, a
     request the total. Ratios are to greedy's time in the same round: median, then minimum and maximum. End tokens
-    are ignored, so every text reaches its full length.
+    are ignored, so every text reaches its full length. With -o, a stopped run goes on after its last round.
     """
     methods = [name for name in method_names(method) if name]
     for name in methods:
@@ -72,20 +88,30 @@ def bench(
             refusals.append(NotCalibratedError)
         methods = list(able(lvlm, {name: (lvlm.preset, find(name)) for name in methods}, *refusals))
     from sira_cli.analysis.bench import measure
+    from sira_cli.analysis.experiment import Units
 
     requests = (runs + 1) * len(batches) * len({measure.GREEDY, *methods})
-    with Progress.on_terminal("requests", requests) as progress:
+    units = Units[list[Any]](target.units, overwrite=target.overwrite, experiment="bench")
+    with (
+        resumable(target.units is not None, target.overwrite),
+        closing(units),
+        Progress.on_terminal("requests", requests) as progress,
+    ):
         for report in measure.bench(
             lvlm,
             methods,
             lengths=lengths,
             batches=batches,
-            image_tokens=image_tokens,
             runs=runs,
-            on_request=progress.advance,
+            image_tokens=image_tokens,
+            units=units,
+            on_requests=lambda count, worked: progress.advance(count, worked=worked),
         ):
             if target.output is not None:
                 save_report(report, target.output)
+        units.complete()
+    if target.units is not None:
+        target.units.unlink()
     show_report(report, target.as_json)
 
 

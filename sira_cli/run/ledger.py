@@ -17,7 +17,7 @@ from array import array
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 from filelock import lock_descriptor
@@ -37,8 +37,8 @@ Numbers = NDArray[np.int64]
 class ContinuedFile:
     """An open, locked file of lines that a later run continues; a subclass reads the lines."""
 
-    beginning: ClassVar[bytes]  # of the first line
-    wrong: ClassVar[str]  # said of a line of another file
+    beginning: bytes  # of the first line
+    wrong: str  # said of a line of another file
 
     def __init__(self, path: Path, *, overwrite: bool = False) -> None:
         """Open or create the file, lock out other processes, and read it."""

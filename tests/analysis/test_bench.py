@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+from contextlib import closing
 
 import pytest
 import torch
@@ -18,6 +19,8 @@ from sira_cli.analysis import bench as package
 from sira_cli.analysis.bench import measure as measuring
 from sira_cli.analysis.bench import random_models, shape_names
 from sira_cli.analysis.bench.measure import BenchReport, BenchRow, Timing, measure, pictures, prompts
+from sira_cli.analysis.experiment import Units
+from sira_cli.errors import SettingsError
 from sira_cli.methods import METHODS
 from sira_cli.models import presets
 from sira_cli.run.lvlm import Lvlm
@@ -129,6 +132,53 @@ def test_methods_take_turns_and_greedy_is_always_among_them(qwen: Lvlm, monkeypa
     assert report.rows[2].paper == {32: 1.4, 64: 1.5}
     assert (report.k, report.layers, report.weights, report.stand_ins) == (2, 4, "random", ("ict",))
     assert BenchReport.from_json(report.to_json()) == report
+
+
+def test_a_stopped_bench_goes_on_after_its_last_round(qwen: Lvlm, monkeypatch: pytest.MonkeyPatch, tmp_path):
+    """Each request takes another time, so that a round that is measured twice, or lost, changes the report."""
+    sizes = {"lengths": [2], "batches": [1, 2], "runs": 2, "image_tokens": 20}
+    measured = []
+
+    def recorded(lvlm: Lvlm, inputs, tokens: int, clock: object) -> Timing:
+        if len(measured) == stop:
+            raise KeyboardInterrupt
+        measured.append(Timing(0.0, tuple(float(next(times)) for _ in range(tokens)), 1, None))
+        return measured[-1]
+
+    def run(path) -> BenchReport:
+        units = Units[list](path, experiment="bench")
+        with closing(units):
+            return list(measuring.bench(qwen, ["sira"], **sizes, units=units))[-1]
+
+    monkeypatch.setattr(measuring, "measure", recorded)
+    times = iter(range(1, 1000))
+    stop = 5
+    with pytest.raises(KeyboardInterrupt):
+        run(tmp_path / "units.jsonl")
+    first, measured, stop = measured[2:4], [], None  # after the warm-up; the second round was not whole
+    report = run(tmp_path / "units.jsonl")
+    assert len(measured) == 2 + 2 + 6  # warm-up and round 2 of the first batch size, all of the second
+    rounds = [first, measured[2:4]]
+    for place, row in enumerate(report.rows[:2]):
+        assert row.requests[2].seconds.low == min(each[place].tokens[-1] for each in rounds)
+        assert row.requests[2].seconds.high == max(each[place].tokens[-1] for each in rounds)
+    measured = []
+    assert run(tmp_path / "units.jsonl") == report
+    assert measured == []
+    sizes["image_tokens"] = 30
+    with pytest.raises(SettingsError, match=r"image_tokens is 20 there and 30 now"):
+        run(tmp_path / "units.jsonl")
+
+
+def test_the_rounds_of_a_bench_are_removed_with_its_report(sira, tmp_path):
+    command = ("bench", "-p", "demo", "--method", "sira", "--max-new-tokens", 2, "--runs", 1, "--image-tokens", 20)
+    file = tmp_path / "bench.json"
+    assert sira(*command, "-o", file)[0] == 0
+    assert [path.name for path in tmp_path.iterdir()] == ["bench.json"]
+    code, _, err = sira(*command, "-o", file)
+    assert (code, "bench.json: exists" in err) == (2, True)
+    (tmp_path / "bench.units.jsonl").touch()  # of a bench that was stopped
+    assert sira(*command, "-o", file)[0] == 0
 
 
 def test_a_shape_needs_no_checkpoint(sira, tmp_path, monkeypatch: pytest.MonkeyPatch):

@@ -9,9 +9,9 @@ import gc
 import platform
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from itertools import cycle, islice
 from pathlib import Path
 from statistics import median
@@ -26,6 +26,7 @@ from transformers.cache_utils import DynamicCache
 from transformers.generation.streamers import BaseStreamer
 
 from sira_cli._version import __version__
+from sira_cli.analysis.experiment import Units
 from sira_cli.core.arguments import CACHE
 from sira_cli.core.upstream import attention_of
 from sira_cli.errors import SiraError
@@ -35,9 +36,10 @@ from sira_cli.methods.second_pass import SecondPass
 from sira_cli.models.memory import cache_bytes, peak_memory
 from sira_cli.models.placement import devices_of
 from sira_cli.run.lvlm import Lvlm
-from sira_cli.run.records import Report, Table
+from sira_cli.run.records import Report, Table, flat
 
 WARM_UP = 4  # tokens
+ROUND = "batch {}, round {}"  # the name of a unit
 GREEDY = "greedy"
 RANDOM = "random"  # the revision of a model with random weights
 SHARES = (1.0, 0.75, 0.5, 0.9, 0.6, 0.8, 0.7, 1.0)  # of the image tokens, in a mixed batch
@@ -61,6 +63,11 @@ class Timing:
     tokens: tuple[float, ...]
     cache_bytes: int  # keys and values at the end, of all streams
     peak_bytes: int | None  # most memory during the request, weights included; None: the system does not report it
+
+    @classmethod
+    def of(cls, unit: Mapping[str, Any]) -> Timing:
+        """Make it from its JSON."""
+        return cls(**{**unit, "tokens": tuple(unit["tokens"])})
 
     @property
     def steps(self) -> list[float]:
@@ -211,24 +218,33 @@ def bench(
     runs: int,
     image_tokens: int,
     processor_time: bool = False,
-    on_request: Callable[[], None] = lambda: None,
+    units: Units[list[Any]] | None = None,
+    on_requests: Callable[[int, bool], None] = lambda count, worked: None,
 ) -> Iterator[BenchReport]:
     """Time requests of every method on the same model and pictures: A B A B ..., each round in the same order.
 
-    The report is yielded after each batch size, so that nothing is lost if a later one does not fit into memory.
-
     Args:
         lvlm: the loaded model; with random weights, calibrated methods get stand-ins.
-        methods: names, besides greedy.
-        lengths: of texts, in tokens.
-        batches: numbers of pictures decoded together.
-        runs: rounds, after one that warms up.
-        image_tokens: of each picture, where the model leaves a choice.
-        processor_time: measure the time of this process instead of the wall clock.
-        on_request: called after each request.
+        methods: names of methods; greedy is always among them.
+        lengths: numbers of new tokens.
+        batches: numbers of texts that are decoded together.
+        runs: rounds that are measured at each batch size, after one that warms up.
+        image_tokens: of a picture, about.
+        processor_time: measure the time of the processor instead of the clock's.
+        units: keeps the rounds that are measured; a stopped bench goes on after the last one.
+        on_requests: called with the number of requests that are done, and whether they were measured now.
+
+    Yields:
+        The report after each batch size, so that nothing is lost if a later one does not fit into memory.
+
+    Raises:
+        SettingsError: `units` holds rounds that were measured with other settings, or on another machine.
     """
     clock = time.process_time if processor_time else time.perf_counter
     decoders, stand_ins = {name: find(name) for name in (GREEDY, *methods)}, list[str]()
+    units = Units() if units is None else units  # an empty one is falsy
+    own = {"methods": list(decoders), "lengths": list(lengths), "image_tokens": image_tokens}
+    units.begin(settings_of(lvlm) | own | {"processor_time": processor_time})
     rows: list[BenchRow] = []
     with tempfile.TemporaryDirectory(prefix="sira-bench-") as folder:
         for name, method in decoders.items():
@@ -243,13 +259,12 @@ def bench(
         for batch in batches:
             images, asked = pictures(lvlm.processor, image_tokens, batch), prompts(lvlm.preset.prompts.caption, batch)
             inputs = {name: lvlm.to_device(one.prepare(images, asked)) for name, one in lvlms.items()}
-            timings: dict[str, list[Timing]] = {name: [] for name in lvlms}
-            for number in range(runs + 1):
-                tokens = max(lengths) if number else min(WARM_UP, max(lengths))
-                for name, one in lvlms.items():
-                    timing = measure(one, inputs[name], tokens, clock=clock)
-                    timings[name] += [timing] * (number > 0)
-                    on_request()
+            rounds = [ROUND.format(batch, number) for number in range(1, runs + 1)]
+            turns = Turns(lvlms, inputs, max(lengths), clock, on_requests)
+            turns.measure(rounds, units)
+            timings: dict[str, list[Timing]] = {}
+            for place, name in enumerate(lvlms):
+                timings[name] = [Timing.of(units[each][place]) for each in rounds]
             image, prompt = map(sum, lvlm.lengths(inputs[GREEDY]))
             sizes = batch, prompt, image
             rows += [BenchRow.of(name, sizes, timings[name], timings[GREEDY], lengths) for name in lvlms]
@@ -269,6 +284,44 @@ def bench(
                 stand_ins=tuple(stand_ins),
                 processor_time=processor_time,
             )
+
+
+@dataclass(frozen=True)
+class Turns:
+    """Requests of methods in turn, of the same texts: a round is one of each method."""
+
+    lvlms: Mapping[str, Lvlm]
+    inputs: Mapping[str, Any]
+    tokens: int
+    clock: Callable[[], float]
+    on_requests: Callable[[int, bool], None]
+
+    def measure(self, rounds: Sequence[str], units: Units[list[Any]]) -> None:
+        """Measure the rounds that are missing in `units`, after one that warms up, and keep each."""
+        missing = [name for name in rounds if name not in units]
+        left = 1 + len(missing) if missing else 0
+        self.on_requests((1 + len(rounds) - left) * len(self.lvlms), False)
+        if missing:
+            self._round(min(WARM_UP, self.tokens))
+        for name in missing:
+            units.add({name: self._round(self.tokens)})
+
+    def _round(self, tokens: int) -> list[Any]:
+        timed = []
+        for name, lvlm in self.lvlms.items():
+            timed.append(asdict(measure(lvlm, self.inputs[name], tokens, clock=self.clock)))
+            self.on_requests(1, True)
+        return timed
+
+
+def settings_of(lvlm: Lvlm) -> dict[str, Any]:
+    """Return what decides the times of a loaded model, as JSON holds it."""
+    return flat(lvlm.preset.decisive()) | {
+        "checkpoint": lvlm.revision,
+        "dtype": lvlm.dtype,
+        "quantization": lvlm.quantization,
+        "device": device_name(lvlm.model.device),
+    }
 
 
 def pictures(processor: Any, image_tokens: int, count: int) -> list[Image.Image]:
