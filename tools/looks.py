@@ -152,7 +152,7 @@ def _draw(lvlm: Lvlm, task: Caption, scenes: Sequence[Scene]) -> list[list[str]]
     looks = task.second_look(lvlm).at(pictures, inputs, trail)
     rows = []
     for scene, captions, look in zip(scenes, drawn, looks, strict=True):
-        finished = [task.finish(caption, look) for caption in captions]
+        finished = [task.checked(caption, look) for caption in captions]
         own = finished[0]
         marked = unsupported({"objects": own.objects, "verify": own.verify})
         by_chance = random.Random(scene.seed).choice(finished)

@@ -108,7 +108,8 @@ def texts_of(lvlm: Lvlm, pictures: Sequence[Image.Image], prompts: Sequence[str]
     asking, texts = TASKS[task](lvlm.preset, lvlm.decoder, ""), list[str]()
     for numbers in batches(range(len(pictures)), BATCH * 2 if lvlm.batches else 1):
         inputs = lvlm.prepare([pictures[number] for number in numbers], [prompts[number] for number in numbers])
-        texts += [answer.text for answer in asking.decoded(lvlm, [], inputs)]
+        seeds = lvlm.text_seeds([""] * len(numbers), [str(row) for row in range(len(numbers))])
+        texts += [answer.text for answer in asking.decoded(lvlm, [], inputs, seeds)]
     return texts
 
 

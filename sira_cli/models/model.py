@@ -111,10 +111,14 @@ class LoadedModel(PromptInputs):
 
     # --- decode: tensors -> tokens
 
-    def text_seeds(self, image_hashes: Sequence[str], prompts: Sequence[Prompt]) -> list[int]:
-        """Return the seed of each text, for `generate`."""
-        seed = self.preset.generation.seed
-        return [derived_seed(seed, image, str(prompt)) for image, prompt in zip(image_hashes, prompts, strict=True)]
+    def text_seeds(
+        self, image_hashes: Sequence[str], prompts: Sequence[Prompt], settings: Sequence[int] | None = None
+    ) -> list[int]:
+        """Return the seed of each text, for `generate`; `settings`: the seed that each is derived from."""
+        if settings is None:
+            settings = [self.preset.generation.seed] * len(prompts)
+        rows = zip(settings, image_hashes, prompts, strict=True)
+        return [derived_seed(seed, image, str(prompt)) for seed, image, prompt in rows]
 
     def decode(
         self,

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, Self, TypeVar
 
 from sira_cli.errors import LongPromptError, NoAnswerError, PictureError, PictureSettingsError, SiraError
-from sira_cli.pictures.picture import File, Picture
+from sira_cli.pictures.picture import File, OpenedPicture, Picture
 
 if TYPE_CHECKING:
     from sira_cli.methods.prompts import Shown
@@ -50,6 +50,10 @@ class Item(Generic[R]):
             raise PictureError(f"{self.picture.label}: changed between two readings; run the command again")
         return files
 
+    def opened(self) -> OpenedPicture:
+        """Return the decoded picture."""
+        return self.picture.opened(self.content(), self.sha256)
+
 
 @dataclass
 class Batch(Generic[R]):
@@ -60,11 +64,6 @@ class Batch(Generic[R]):
     inputs: Any = None  # of the model
     seconds: float = 0.0  # of the preparation
     failure: Exception | None = None  # that prevented the inputs
-
-
-def is_final(error: Exception) -> bool:
-    """Return whether an error is about the model or the settings, so that every picture would fail."""
-    return isinstance(error, SiraError) and not isinstance(error, PictureError)
 
 
 def message(picture: Picture, error: Exception) -> str:
@@ -150,6 +149,10 @@ class Task(ABC, Generic[R]):
     def key(self, name: str, image_sha256: str, prompt: str) -> str:
         """Return a hash of everything that decides a picture's result; empty: results are not kept."""
         return ""
+
+    def ends_run(self, error: Exception) -> bool:
+        """Return whether an error is about the model or the settings, so that every picture would fail."""
+        return isinstance(error, SiraError) and not isinstance(error, PictureError)
 
     def needs_images(self) -> bool:
         """Return whether `answers` needs the samples."""

@@ -12,6 +12,7 @@ from typing import Any, Self, TypeVar
 from sira_cli.errors import UnfinishedJsonError, UnfinishedReasoningError
 from sira_cli.look.best import BestCaptions
 from sira_cli.look.claims import Check, Verify
+from sira_cli.look.guiding import GuidedCaptions
 from sira_cli.look.second_look import SecondLook
 from sira_cli.look.words import WordList
 from sira_cli.methods.base import Method
@@ -59,6 +60,10 @@ class Lvlm(LoadedModel):
     def look(self, verify: Verify | None = None) -> SecondLook:
         """Return a second look by this model."""
         return SecondLook(self, verify)
+
+    def guided(self, verify: Verify) -> GuidedCaptions:
+        """Return captions of this model that name supported objects only."""
+        return GuidedCaptions(self, verify)
 
     def best(self, verify: Verify) -> BestCaptions:
         """Return the choice among several captions of this model."""

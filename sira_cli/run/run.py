@@ -6,7 +6,6 @@ for event in run_pictures(load("llava-1.5-7b"), "photos/", output="photos/captio
 
 from __future__ import annotations
 
-import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Generator, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -23,7 +22,7 @@ from sira_cli.pictures.find import Shard
 from sira_cli.pictures.picture import Picture
 from sira_cli.pictures.selection import Selection
 from sira_cli.run.events import Event, Failed, Finished, Halved, PictureEvent, Skipped, Started
-from sira_cli.run.items import Batch, Item, Task
+from sira_cli.run.items import Item, Task
 from sira_cli.run.output import Files, Output
 from sira_cli.run.records import Result
 from sira_cli.run.runner import BatchSize, Runner, ahead
@@ -146,11 +145,8 @@ class Together(Runner[R]):
             pool.shutdown(wait=False, cancel_futures=True)
 
     def _work(self, item: Item[R]) -> Item[R]:
-        began = time.perf_counter()
-        if not self._read(item).settled and (batch := self._prepare(Batch([item]))).items:
-            batch.seconds = time.perf_counter() - began
-            if (failure := self._answered(batch)) is not None:
-                self._fail(item, failure)
+        if not self._read(item).settled:
+            self.work([item])
         return item
 
 

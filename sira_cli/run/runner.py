@@ -21,7 +21,7 @@ from sira_cli.errors import PictureError, SettingsError
 from sira_cli.pictures.opening import MEMORY
 from sira_cli.pictures.picture import Cache, File, OpenedPicture, Picture
 from sira_cli.run.events import Halved
-from sira_cli.run.items import Batch, Item, Task, is_final, out_of_memory
+from sira_cli.run.items import Batch, Item, Task, out_of_memory
 
 if TYPE_CHECKING:
     import torch
@@ -123,6 +123,10 @@ class Runner(Generic[R]):
             for pool in (readers, preparer):
                 pool.shutdown(wait=False, cancel_futures=True)
 
+    def work(self, items: Sequence[Item[R]]) -> None:
+        """Prepare items that are read, work on them together, and settle each."""
+        self._decode(self._prepare(Batch(list(items))))
+
     def batches(self, readers: ThreadPoolExecutor, todo: Iterable[Item[R]]) -> Iterator[Batch[R]]:
         """Read items ahead, and put those that are left to do into batches; an empty batch lets out the others."""
         window = list[Item[R]]()
@@ -198,7 +202,7 @@ class Runner(Generic[R]):
         try:
             batch.inputs = self._inputs(pictures)
         except Exception as error:
-            if is_final(error):
+            if self._task.ends_run(error):
                 raise
             if out_of_memory(error):
                 batch.failure = error
@@ -213,13 +217,9 @@ class Runner(Generic[R]):
 
     def _samples(self, item: Item[R]) -> Shown | None:
         """Return the samples for the model, and note warnings about them; None if they cannot be decoded."""
-
-        def decoded() -> OpenedPicture:
-            return item.picture.opened(item.content(), item.sha256)
-
         try:
             key = item.picture.location, item.sha256
-            opened = decoded() if item.pixels > LARGE else self._opened.get(key, decoded)
+            opened = item.opened() if item.pixels > LARGE else self._opened.get(key, item.opened)
         except Exception as error:
             self._fail(item, error)
             return None
@@ -233,7 +233,7 @@ class Runner(Generic[R]):
         try:
             self._inputs([(item, image)])
         except Exception as error:
-            if is_final(error):
+            if self._task.ends_run(error):
                 raise
             from sira_cli.models.processor import refused
 
@@ -245,9 +245,9 @@ class Runner(Generic[R]):
         """Choose the batch size by the largest of some pictures, or of later ones if these cannot be prepared."""
         for item in reversed(window):
             try:
-                inputs = self._inputs([(item, item.picture.opened(item.content(), item.sha256).for_prompt)])
+                inputs = self._inputs([(item, item.opened().for_prompt)])
             except Exception as error:
-                if is_final(error):
+                if self._task.ends_run(error):
                     raise
                 continue  # its turn to fail comes later
             self.batch_size = self._task.largest_batch(self._lvlm, inputs)
@@ -289,7 +289,7 @@ class Runner(Generic[R]):
             on_text = None if show is None else lambda text: show(picture, text)
             answers = self._task.answers(self._lvlm, batch, on_text)
         except Exception as error:
-            if is_final(error):
+            if self._task.ends_run(error):
                 raise
             return error
         each = 1000 * (batch.seconds + time.perf_counter() - started) / len(batch.items)

@@ -26,9 +26,11 @@ from sira_cli.run.records import Result, hash_of
 
 if TYPE_CHECKING:
     from sira_cli.look.best import BestCaptions
+    from sira_cli.look.guiding import GuidedCaptions
     from sira_cli.look.second_look import PictureLook, SecondLook
     from sira_cli.methods.prompts import Shown
     from sira_cli.models.model import LoadedModel
+    from sira_cli.models.progress import Trail
     from sira_cli.run.lvlm import Lvlm
 
 OPENED = 2  # pictures
@@ -227,72 +229,97 @@ class PictureTask(Task[Result]):
     ) -> Sequence[Answer]:
         """Return the model's answer about each picture of a prepared batch."""
         if self.choices:
-            chosen: list[Answer] = lvlm.choose(batch.inputs, self.choices)
-            return chosen
+            return lvlm.choose(batch.inputs, self.choices)
         seeds = lvlm.text_seeds([item.sha256 for item in batch.items], [item.prompt for item in batch.items])
         return self.decoded(lvlm, batch.images, batch.inputs, seeds, on_text)
 
     def decoded(
         self,
-        lvlm: LoadedModel,
+        lvlm: Any,
         images: Sequence[Shown],
         inputs: Any,
-        seeds: Sequence[int] | None = None,
+        seeds: Sequence[int],
         on_text: Callable[[str], None] | None = None,
     ) -> list[Answer]:
-        """Decode each row of prepared inputs, and return the final answers."""
-        inputs = lvlm.to_device(inputs)
-        if self.verify is not None and self.verify.guides:
-            from sira_cli.look.guiding import GuidedCaptions
+        """Decode a text about each picture, and return the final answers.
 
-            guided: GuidedCaptions = self._made("guide", lvlm, functools.partial(GuidedCaptions, lvlm))
-            assert seeds is not None
-            assert self.how is not None
-            return guided.answers(images, inputs, self.how, seeds=seeds, task=self.kind)
-        if self.verify is not None and self.verify.chooses:
-            assert seeds is not None
-            return self._best(lvlm).answers(
-                images, inputs, self.finish, seeds=seeds, task=self.kind, schema=self.schema
-            )
-        more: dict[str, Any] = {"seeds": seeds, "words": self.words, "task": self.kind}
-        if self.schema is not None:
-            more["schemas"] = [self.schema] * len(inputs["input_ids"])
-        if self.verify is None:
-            return [self.finish(answer) for answer in lvlm.answer(inputs, on_text, **more)]
+        Args:
+            lvlm: the loaded model, under the task's method.
+            images: the pictures, if the task needs them (`needs_images`).
+            inputs: of their prompts, from `LoadedModel.prepare`.
+            seeds: one per picture, from `LoadedModel.text_seeds`.
+            on_text: called with pieces of the text, if there is one picture and the task `streams`.
+        """
+        inputs = lvlm.to_device(inputs)
+        match self.verify and self.verify.mode:
+            case None:
+                answers = self._written(lvlm, inputs, seeds, on_text=on_text)
+                return [self.preset.text.finished(answer) for answer in answers]
+            case "flag":
+                return self._checked(lvlm, images, inputs, seeds)
+            case "guide":
+                guided: GuidedCaptions = self._look("guide", lvlm, lvlm.guided)
+                return guided.answers(images, inputs, self._how, seeds=seeds, task=self.kind)
+            case _:
+                best: BestCaptions = self._look("best", lvlm, lvlm.best)
+                return best.answers(images, inputs, self.checked, seeds=seeds, task=self.kind, schema=self.schema)
+
+    def _written(
+        self,
+        lvlm: LoadedModel,
+        inputs: Any,
+        seeds: Sequence[int],
+        *,
+        on_text: Callable[[str], None] | None = None,
+        trail: Trail | None = None,
+    ) -> list[Answer]:
+        """Return the texts as they are decoded."""
+        return lvlm.answer(
+            inputs,
+            on_text,
+            words=self.words,
+            seeds=seeds,
+            task=self.kind,
+            trail=trail,
+            schemas=None if self.schema is None else [self.schema] * len(seeds),
+        )
+
+    def _checked(self, lvlm: LoadedModel, images: Sequence[Shown], inputs: Any, seeds: Sequence[int]) -> list[Answer]:
+        """Return the texts with a second look at the objects that they name."""
         from sira_cli.models.progress import Trail
 
         trail = Trail(range(len(images)))
-        answers = lvlm.answer(inputs, trail=trail, **more)
+        answers = self._written(lvlm, inputs, seeds, trail=trail)
         looks = self.second_look(lvlm).at(images, inputs, trail)
-        return [self.finish(answer, look) for answer, look in zip(answers, looks, strict=True)]
+        return [self.checked(answer, look) for answer, look in zip(answers, looks, strict=True)]
 
     def second_look(self, lvlm: Any) -> SecondLook:
         """Return the second look of a loaded model."""
-        look: SecondLook = self._made("look", lvlm, lvlm.look)
+        look: SecondLook = self._look("flag", lvlm, lvlm.look)
         return look
 
-    def _best(self, lvlm: Any) -> BestCaptions:
-        """Return the choice among several captions of a loaded model."""
-        best: BestCaptions = self._made("best", lvlm, lvlm.best)
-        return best
-
-    def _made(self, name: str, lvlm: LoadedModel, make: Callable[[Verify], Any]) -> Any:
-        """Make a look at pictures once for a model under its method."""
+    def _look(self, mode: str, lvlm: LoadedModel, make: Callable[[Verify], Any]) -> Any:
+        """Return a look at pictures, which is made once for a model under its method."""
         assert self.verify is not None
-        if lvlm.memo.get(name, (None,))[0] is not self.verify:
-            lvlm.memo[name] = self.verify, make(self.verify)
-        return lvlm.memo[name][1]
+        known, look = lvlm.memo.get(mode, (None, None))
+        if known is not self.verify:
+            look = make(self.verify)
+            lvlm.memo[mode] = self.verify, look
+        return look
 
-    def finish(self, answer: Answer, look: PictureLook | None = None) -> Answer:
-        """Return a decoded answer in its final form: with the settings of texts applied, and a second look at it."""
+    def checked(self, answer: Answer, look: PictureLook) -> Answer:
+        """Return a decoded answer in its final form, with the support of the objects that it names."""
         text = self.preset.text
-        if look is None:
-            return text.finished(answer)
-        assert self.how is not None
         if self.schema is not None:
-            return look.check_values(answer, self.schema, self.how, text)
+            return look.check_values(answer, self.schema, self._how, text)
         answer = text.finished(answer)
-        return look.check(answer.text).added_to(answer, self.how)
+        return look.check(answer.text).added_to(answer, self._how)
+
+    @property
+    def _how(self) -> dict[str, Any]:
+        """The settings of the second look that there is."""
+        assert self.how is not None
+        return self.how
 
     def settle(self, lvlm: LoadedModel | None, item: Item[Result], answer: Answer, milliseconds: float = 0.0) -> None:
         """Give an item its record."""

@@ -6,7 +6,7 @@ import base64
 import difflib
 import hashlib
 import secrets
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 from urllib.parse import unquote
@@ -15,18 +15,17 @@ from PIL.Image import Image
 
 from sira_cli.errors import HugePictureError, SettingsError
 from sira_cli.look.claims import Verify
-from sira_cli.look.second_look import PictureLook
 from sira_cli.methods import find, require
 from sira_cli.methods.base import Ability, Method
 from sira_cli.methods.prompts import Conversation, Prompt
+from sira_cli.models.model import LoadedModel
 from sira_cli.models.preset import Preset
 from sira_cli.models.reasoning import Parsed
 from sira_cli.models.texts import Answer
 from sira_cli.models.vocabulary import Vocabulary
 from sira_cli.pictures.apart import Decoder, TooManyPixelsError
-from sira_cli.pictures.picture import Picture, digest_of
+from sira_cli.pictures.picture import digest_of
 from sira_cli.pictures.web import WebSource, is_web
-from sira_cli.run.items import Item
 from sira_cli.run.lvlm import Lvlm
 from sira_cli.run.records import Result
 from sira_cli.run.task import TASKS, PictureTask
@@ -207,7 +206,7 @@ class Job:
         """All pixels of the decoded pictures."""
         return sum(image.width * image.height for image in self.images)
 
-    def begin(self, lvlm: Lvlm) -> None:
+    def begin(self, lvlm: LoadedModel) -> None:
         """Begin the text; another time if a batch has failed, but for what is sent."""
         self._lvlm, self._parsing = lvlm, lvlm.parser.begin()
         self._tokens = self._retracted = 0
@@ -245,22 +244,24 @@ class Job:
         if len(certain) > self._sent or len(parsed.reasoning) > self._sent_reasoning:
             self._send(text[: max(len(certain), self._sent)], parsed.reasoning)
 
-    def finish(self, task: PictureTask, image: Sequence[Image], answer: Answer, seconds: float) -> None:
-        """Send the rest of the text, and the reply with its decoding time, after a second look if one is due."""
-        lvlm = self._lvlm
-        if self.chat.sira.verify != "guide":
-            if answer.error and answer.finish_reason == "length":  # JSON: as much of it as there is
-                answer = replace(answer, text=lvlm.answer_of(list(answer.tokens)).text, error="")
-            if self._stopped is not None:
-                text = self._until_stop(self._parsed().text)
-                words = answer.words and [word for word in answer.words if word["end"] <= len(text)]
-                answer = replace(answer, text=text, finish_reason="stop", output_tokens=self._tokens, words=words)
-            if answer.error:
-                raise RequestError(answer.error, 422, code="unprocessable")
-            answer = task.finish(answer, None if task.verify is None else PictureLook(task.second_look(lvlm), image))
-        item = Item[Result](Picture(()), "", str(self.prompt), sha256=self.pictures.sha256)
-        record = task.record(answer, lvlm, item).to_record()
+    def final(self, answer: Answer) -> Answer:
+        """Return a decoded answer up to the string that ended it; of JSON that is not complete, as much as there is."""
+        if self.chat.sira.verify == "guide":
+            return answer
+        if answer.error and answer.finish_reason == "length":
+            answer = replace(answer, text=self._lvlm.answer_of(list(answer.tokens)).text, error="")
+        if self._stopped is not None:
+            text = self._until_stop(self._parsed().text)
+            words = answer.words and [word for word in answer.words if word["end"] <= len(text)]
+            answer = replace(answer, text=text, finish_reason="stop", output_tokens=self._tokens, words=words)
+        if answer.error:
+            raise RequestError(answer.error, 422, code="unprocessable")
+        return answer
+
+    def finish(self, answer: Answer, result: Result, seconds: float) -> None:
+        """Send the rest of the text, and the reply with its decoding time."""
         self._send(answer.text, answer.reasoning or "", last=True)
+        record = result.to_record()
         shown = {name: record[name] for name in SHOWN if name in record}
         self.report(Reply(answer, shown | {"decoding_seconds": seconds}))
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import json
 import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -244,7 +245,7 @@ def test_all_kinds_of_requests_at_once(client, address, lvlm):
     assert (together - before[1]) / (begun - before[0]) > 2  # of 8
 
 
-def test_a_pass_that_fails_is_tried_again_for_each_text_alone(endless, monkeypatch):
+def test_a_pass_that_fails_is_tried_again_in_halves(endless, monkeypatch):
     expected = [single(endless, picture, 24) for picture in PICTURES[:3]]
     passes = []
     ready = []  # requests whose pictures are open
@@ -274,6 +275,15 @@ def test_a_pass_that_fails_is_tried_again_for_each_text_alone(endless, monkeypat
     finally:
         hook.remove()
     assert passes.count(3) == 6
+
+
+def test_a_text_that_repeats_itself_is_told(address):
+    """As in records of `sira caption`."""
+    thrice = {"type": "array", "items": {"enum": ["cat"]}, "minItems": 3, "maxItems": 3}
+    form = {"type": "json_schema", "json_schema": {"schema": thrice}}
+    repeated = post(address, max_tokens=30, response_format=form).json()
+    assert json.loads(repeated["choices"][0]["message"]["content"]) == ["cat"] * 3
+    assert repeated["sira"]["warnings"] == ["says cat again and again"]
 
 
 def test_a_text_that_is_changed_at_its_end_comes_in_one_piece(lvlm):
