@@ -283,7 +283,7 @@ def test_a_text_that_repeats_itself_is_told(address):
     form = {"type": "json_schema", "json_schema": {"schema": thrice}}
     repeated = post(address, max_tokens=30, response_format=form).json()
     assert json.loads(repeated["choices"][0]["message"]["content"]) == ["cat"] * 3
-    assert repeated["sira"]["warnings"] == ["says cat again and again"]
+    assert repeated["sira"]["warnings"] == ["says 'cat' again and again"]
 
 
 def test_a_text_that_is_changed_at_its_end_comes_in_one_piece(lvlm):
