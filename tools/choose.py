@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
-import itertools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,8 +17,8 @@ from typing import Any
 import yaml
 
 from sira_cli.analysis.experiment import Units
-from sira_cli.analysis.sweep import CAPTIONS_RULE, by_captions, captions_fit
-from sira_cli.demo.measure import measure
+from sira_cli.analysis.sweep import ACCURACY, CAPTIONS_RULE, by_captions, captions_fit
+from sira_cli.demo.measure import SceneReport, measure
 from sira_cli.demo.questions import Questions, SceneQuestion, held_out
 from sira_cli.demo.scenes import VALIDATION_SEEDS, Scene
 from sira_cli.eval.statistics import Figure
@@ -30,27 +29,36 @@ from sira_cli.run.lvlm import load
 FOLDER = Path(__file__).parent / "compared"
 FILE = FOLDER / "settings.yaml"
 SCENES = 160  # SIRA's K and alpha, by `sira sweep`: the first 640
-FIGURES = ("CHAIRs", "CHAIRi", "coverage", "words", "adversarial accuracy")
-# The values to try of each setting, in all combinations; the authors' own are always tried.
-GRIDS: dict[str, dict[str, tuple[Any, ...]]] = {
-    "text-only": {"alpha": (0.25, 0.5, 1.0)},
-    "vcd": {"alpha": (0.5, 1.0), "noise_step": (300, 500, 700)},
-    "icd": {"alpha": (0.25, 0.5, 1.0)},
-    "m3id": {"decay": (0.005, 0.01, 0.02, 0.05)},
-    "flb": {"gamma": (0.1, 0.3, 0.6)},
-    "resdec": {"weight": (0.1, 0.25, 0.5), "pool": (64, 128)},
-    "sira+flb": {"gamma": (0.1, 0.3)},
-    "sira+resdec": {"weight": (0.1, 0.25, 0.5)},
-    "pai": {"raised": (0.1, 0.2, 0.5), "gamma": (1.1, 1.5)},
-    "vaf": {"enhance": (1.05, 1.15, 1.5), "suppress": (0.95, 1.0)},
-    "vista": {"strength": (None, 0.05, 0.1), "mix": (0.0, 0.3)},
-    "sid": {"alpha": (0.5, 1.0), "visible": (6, 13, 25)},
-    "dola": {"bucket": (None, "high"), "relative_top": (0.01, 0.1)},
-    "deco": {"alpha": (0.1, 0.3, 0.6)},
-    "opera": {"penalty": (0.5, 1.0), "damping": (1e-7, 1.0)},
-    "ict": {"strength": (2.0, 4.0, 8.0), "slices": (None, 12)},
-    "maskcd": {"alpha": (0.5, 1.0), "threshold": (None, 0.5, 1.0)},
-    "vti": {"alpha_text": (0.3, 0.9, 2.0), "alpha_image": (0.0, None)},
+FIGURES = ("CHAIRs", "CHAIRi", "coverage", "words", ACCURACY)
+# What makes a method strong, from mild to strong: 1/4, 1/2, 1 and 2 of the authors' distance from the value that does
+# nothing, which is 0, and 1 of PAI's gamma and VAF's factors. Of DoLa's cut-off it is the logarithm that is multiplied.
+# None: the authors' value, which differs between tasks or models.
+STRENGTHS: dict[str, dict[str, tuple[Any, ...]]] = {
+    "text-only": {"alpha": (0.125, 0.25, 0.5, 1.0)},
+    "vcd": {"alpha": (0.25, 0.5, 1.0, 2.0)},
+    "icd": {"alpha": (0.25, 0.5, 1.0, 2.0)},
+    "m3id": {"decay": (0.005, 0.01, 0.02, 0.04)},
+    "flb": {"gamma": (0.075, 0.15, 0.3, 0.6)},
+    "resdec": {"weight": (0.125, 0.25, 0.5, 1.0)},
+    "pai": {"raised": (0.05, 0.1, 0.2, 0.4), "gamma": (1.025, 1.05, 1.1, 1.2)},
+    "vaf": {"enhance": (1.0375, 1.075, 1.15, 1.3), "suppress": (0.9875, 0.975, 0.95, 0.9)},
+    "vista": {"strength": (0.0425, 0.085, None, 0.34), "mix": (0.075, 0.15, 0.3, 0.6)},
+    "sid": {"alpha": (0.125, 0.25, 0.5, 1.0)},
+    "dola": {"relative_top": (0.562, 0.316, 0.1, 0.01)},
+    "deco": {"alpha": (0.15, 0.3, 0.6, 1.2)},
+    "opera": {"penalty": (0.25, 0.5, 1.0, 2.0)},
+    "ict": {"strength": (2.0, 4.0, 8.0, 16.0)},
+    "maskcd": {"alpha": (0.25, 0.5, 1.0, 2.0)},
+    "vti": {"alpha_text": (0.225, 0.45, 0.9, 1.8), "alpha_image": (0.225, 0.45, None, 1.8)},
+    "sira+flb": {"gamma": (0.075, 0.15, 0.3, 0.6)},
+    "sira+resdec": {"weight": (0.125, 0.25, 0.5, 1.0)},
+}
+# What a method contrasts with, as SIRA's K: the authors' value and another one, each at every strength.
+CONTRASTS: dict[str, dict[str, tuple[Any, Any]]] = {
+    "vcd": {"noise_step": (500, 300)},
+    "sid": {"visible": (None, 25)},
+    "dola": {"bucket": (None, "high")},
+    "maskcd": {"threshold": (None, 0.5)},
 }
 
 
@@ -60,6 +68,7 @@ class Tried:
 
     settings: dict[str, Any]
     figures: dict[str, float]
+    accuracy: dict[str, float] | None = None  # the paired change from greedy's: `value`, `low`, `high`
 
 
 @dataclass(frozen=True)
@@ -67,7 +76,7 @@ class Chosen:
     """The choice for a method."""
 
     settings: dict[str, Any]  # those that were varied
-    fulfils: bool  # whether they fulfil the rule; if not, they are the method's defaults
+    fulfils: bool  # whether they fulfil the rule; if not, they miss it by the least of those that were tried
     scenes: int  # number of validation scenes
     greedy: dict[str, float]  # figures of greedy decoding on the same scenes
     tried: tuple[Tried, ...]  # all settings that were measured, the defaults first
@@ -103,40 +112,65 @@ class Adversarial(Questions):
 
 
 def settings_to_try(method: str) -> list[dict[str, Any]]:
-    """Return every setting of a method's grid, its authors' first."""
-    grid, authors = GRIDS[method], METHODS[method].settings()
-    cells = [dict(zip(grid, values, strict=True)) for values in itertools.product(*grid.values())]
-    own = {name: authors[name] for name in grid}
-    return [own, *(cell for cell in cells if cell != own)]
+    """Return the settings to try of a method, from mild to strong, its authors' among them."""
+    strengths = STRENGTHS[method]
+    columns = zip(*strengths.values(), strict=True)
+    mild_to_strong = [dict(zip(strengths, column, strict=True)) for column in columns]
+    settings = []
+    for name, values in CONTRASTS.get(method, {"": ("",)}).items():
+        for value in values:
+            contrast = {name: value} if name else {}
+            settings.extend(each | contrast for each in mild_to_strong)
+    return settings
 
 
-def choose(names: Sequence[str], scenes: int, units: Units[list[str]]) -> dict[str, Chosen]:
-    """Measure the settings of these methods and choose; the fallback is the authors' settings.
+def choose(method: str, scenes: int, units: Units[list[str]]) -> Chosen:
+    """Measure the settings of a method and choose by the rule.
 
-    Questions are asked only under settings whose captions fulfil the rule; elsewhere no answer could change the choice.
+    Questions are asked only under settings whose captions fulfil the rule, unless no setting fulfils the whole of it:
+    then answers under all of them decide which one misses it by the least.
     """
     greedy = load("demo", method="greedy")
     subjects = [held_out(seed) for seed in VALIDATION_SEEDS[:scenes]]
-    found = {}
-    for name in names:
-        tried = settings_to_try(name)
-        cells = {"greedy": greedy}
-        cells |= {str(number): greedy.under(METHODS[name].with_values(**cell)) for number, cell in enumerate(tried)}
-        rows = measure(cells, subjects, on_progress=_saying(f"{name}, captions", scenes), units=units).figures
-        fit = {key for key in cells if key == "greedy" or captions_fit(rows[key], rows["greedy"])}
-        hopeful = {key: lvlm for key, lvlm in cells.items() if key in fit}
-        said = _saying(f"{name}, questions under {len(hopeful) - 1} of {len(tried)} settings", scenes)
-        rows |= measure(hopeful, subjects, Adversarial(), said, units).figures
-        best = by_captions({key: rows[key] for key in hopeful}, "greedy")
-        found[name] = Chosen(
-            settings=tried[int(best or 0)],
-            fulfils=best is not None,
-            scenes=scenes,
-            greedy=_values(rows["greedy"]),
-            tried=tuple(Tried(cell, _values(rows[str(number)])) for number, cell in enumerate(tried)),
-        )
-        print(f"{name}: {found[name].settings}" + " (the authors': none fulfils the rule)" * (best is None))
+    tried = settings_to_try(method)
+    cells = {str(number): greedy.under(METHODS[method].with_values(**cell)) for number, cell in enumerate(tried)}
+
+    def measured(names: Iterable[str], questions: Questions | None) -> SceneReport:
+        under = {"greedy": greedy} | {name: cells[name] for name in names}
+        what = "questions" if questions else "captions"
+        said = _saying(f"{method}, {what} under {len(under) - 1} of {len(tried)} settings", scenes)
+        return measure(under, subjects, questions, said, units)
+
+    captions = measured(cells, None)
+    report = measured([name for name in cells if captions_fit(captions.differences[name])], Adversarial())
+    best, fulfils = by_captions(report.differences) if report.differences else ("", False)
+    if not fulfils:
+        report = measured(cells, Adversarial())
+        best, fulfils = by_captions(report.differences)
+    found = Chosen(
+        settings=tried[int(best)],
+        fulfils=fulfils,
+        scenes=scenes,
+        greedy=_values(report.figures["greedy"]),
+        tried=tuple(
+            Tried(
+                cell,
+                _values(captions.figures[name] | report.figures.get(name, {})),
+                _change(report.differences.get(name, {})),
+            )
+            for name, cell in zip(cells, tried, strict=True)
+        ),
+    )
+    note = "" if fulfils else " (none fulfils the rule; this one misses it by the least)"
+    print(f"{method}: {found.settings}{note}")
     return found
+
+
+def _change(changes: Mapping[str, Figure]) -> dict[str, float] | None:
+    if ACCURACY not in changes:
+        return None
+    change = changes[ACCURACY]
+    return {"value": round(change.value, 4), "low": round(change.low, 4), "high": round(change.high, 4)}
 
 
 def _values(row: Mapping[str, Figure]) -> dict[str, float]:
@@ -150,15 +184,15 @@ def _saying(what: str, scenes: int) -> Callable[[int], None]:
 def main() -> None:
     """Run the command line."""
     parser = argparse.ArgumentParser(prog="python -m tools.choose", description=__doc__)
-    parser.add_argument("methods", nargs="*", metavar="METHOD", help="which ones (default: all that have a grid)")
+    parser.add_argument("methods", nargs="*", metavar="METHOD", help="which ones (default: all that have strengths)")
     parser.add_argument("--scenes", type=int, default=SCENES, help="validation scenes")
     parser.add_argument("--texts", type=Path, metavar="FILE.jsonl", help="keep every text here, to go on")
     parser.add_argument("--output", type=Path, default=FILE, metavar="FILE.yaml", help="the chosen settings")
     given = parser.parse_args()
     with closing(Units[list[str]](given.texts)) as units:
         units.begin({"scenes": "drawn"})
-        for name in given.methods or [name for name in GRIDS if name in METHODS]:
-            found = read_chosen(given.output) | choose([name], given.scenes, units)
+        for name in given.methods or STRENGTHS:
+            found = read_chosen(given.output) | {name: choose(name, given.scenes, units)}
             write_chosen({name: found[name] for name in METHODS if name in found}, given.output)
 
 

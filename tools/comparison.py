@@ -10,11 +10,11 @@ import argparse
 import dataclasses
 import json
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from pydantic import TypeAdapter
 
@@ -28,16 +28,18 @@ from sira_cli.eval.statistics import Counts, Figure, MethodFigures, Tally, ratio
 from sira_cli.methods import METHODS, find
 from sira_cli.models.preset import read_value
 from sira_cli.run.lvlm import Lvlm, load
-from tools.choose import FOLDER, method_of, read_chosen
+from tools.choose import FOLDER, Chosen, method_of, read_chosen
 from tools.grammar import instances, is_broken
 
 FILE = FOLDER / "figures.json"
-FIGURES = ("CHAIRs", "CHAIRi", "coverage", "F1", "broken", "words", "adversarial accuracy")
+FIGURES = ("CHAIRs", "CHAIRi", "coverage", "F1", "instances", "broken", "words", "adversarial accuracy")
 DENOMINATORS = {**CAPTION_DENOMINATORS, "instances": ("instances",), "broken": ("captions",)}
-VALIDATION, AUTHORS = "validation", "authors"  # where settings come from
+TITLES = {"instances": "instances that do not exist", "broken": "broken texts"}
+VALIDATION, LEAST, AUTHORS = "validation", "least", "authors"  # where settings come from
 TIMED = 20  # scenes, unless fewer are measured
 BATCH = 25  # captions with a second look
 SEEDS = {"test": TEST_SEEDS, "validation": VALIDATION_SEEDS}
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -46,7 +48,9 @@ class Comparison:
 
     report: SceneReport  # figures and outcomes; the others are compared with the first method
     settings: dict[str, dict[str, Any]]  # of each method, the chosen ones, or all of its own
-    origin: dict[str, str]  # `validation` if they were chosen on these scenes, `authors` if they are its defaults
+    origin: dict[
+        str, str
+    ]  # chosen on validation scenes: `validation`, `least` if none fulfils the rule; else `authors`
     cost: dict[str, Spread]  # by method, the time of a caption relative to greedy's of the same scene
     timed: int  # number of scenes for `cost`
 
@@ -61,7 +65,7 @@ class Comparison:
 
     def table(self) -> str:
         """Return settings, figures and cost in Markdown, a row per method."""
-        rows = [["method", "settings", *FIGURES, "time"]]
+        rows = [["method", "settings", *(TITLES.get(name, name) for name in FIGURES), "time"]]
         for name in self.report.figures:
             cells = differing(self.report.figures[name], self.report.differences.get(name), FIGURES)
             rows.append([name, self._settings(name), *cells, f"x{self.cost[name].median:.2f}"])
@@ -77,16 +81,37 @@ class Comparison:
         first = next(iter(self.report.figures))
         return (
             f"In percent, except words, on {self.report.scenes:,} scenes. Brackets: paired difference to {first}, "
-            "± half its 95 % interval; ≈: no difference shown. F1: of the kinds of objects named. Broken: a checker of "
-            f"grammar, articles and numbers found a fault. time: a caption's, relative to {first}'s of the same scene, "
-            f"median of {self.timed}."
+            "± half its 95 % interval; ≈: no difference shown. F1: of the kinds of objects named. Instances: more of a "
+            "kind than there are. Broken: a checker of grammar, articles and numbers found a fault. "
+            f"time: a caption's, relative to {first}'s of the same scene, median of {self.timed}. ¹ The authors' "
+            "settings. ² No setting that was tried fulfils the rule: this one misses it by the least."
         )
 
     def _settings(self, method: str) -> str:
-        if self.origin.get(method, AUTHORS) == AUTHORS:
-            return ""
-        words = {"k": "K"}
-        return ", ".join(f"{words.get(name, name)} = {value_text(v)}" for name, v in self.settings[method].items())
+        return settings_text(method, self.settings.get(method, {}), self.origin.get(method, AUTHORS))
+
+
+def settings_text(method: str, settings: Mapping[str, Any], origin: str) -> str:
+    """Return a method's settings for people; ¹: they are its authors', ²: none that was tried fulfils the rule."""
+    if origin == AUTHORS:
+        return ""
+    shown = values_text(settings)
+    if are_authors(method, settings):
+        shown += " ¹"
+    if origin == LEAST:
+        shown += " ²"
+    return shown
+
+
+def values_text(settings: Mapping[str, Any]) -> str:
+    """Return settings for people."""
+    words = {"k": "K"}
+    return ", ".join(f"{words.get(name, name)} = {value_text(value)}" for name, value in settings.items())
+
+
+def are_authors(method: str, settings: Mapping[str, Any]) -> bool:
+    """Return whether settings are those of a method's authors."""
+    return settings.items() <= METHODS[method].settings().items()
 
 
 def differing(figures: Mapping[str, Figure], changes: Mapping[str, Figure] | None, names: Sequence[str]) -> list[str]:
@@ -144,47 +169,108 @@ def compare(greedy: Lvlm, names: Sequence[str], scenes: Sequence[Scene], units: 
     chosen, questions = read_chosen(), Questions()
     methods = {"greedy": greedy} | {name: greedy.under(method_of(name, chosen)) for name in names}
     report = measure(methods, scenes, questions, lambda done: print(f"{done} of {len(scenes)} scenes"), units)
-    texts, settings, origin = dict[str, Iterable[str]](), {}, {}
-    ways: dict[str, Callable[[Any], object]] = {name: lvlm.caption for name, lvlm in methods.items()}
+    add_text_figures(report, methods, scenes, questions, units)
+    settings: dict[str, dict[str, Any]] = {}
+    origin = {}
     for name, lvlm in methods.items():
-        texts[name] = [units[unit(lvlm, scene, questions.about(scene))][0] for scene in scenes]
         if name in chosen:
-            settings[name], origin[name] = chosen[name].settings, VALIDATION if chosen[name].fulfils else AUTHORS
+            settings[name] = chosen[name].settings
+            origin[name] = origin_of(chosen[name])
         elif lvlm.decoder.deciding:  # the preset's, which `sira sweep` chose
-            settings[name], origin[name] = {"k": lvlm.k, "alpha": lvlm.alpha}, VALIDATION
+            settings[name] = {"k": lvlm.k, "alpha": lvlm.alpha}
+            origin[name] = VALIDATION
         elif own := find(name).settings():
-            settings[name], origin[name] = own, AUTHORS
-    tallies = {name: Tally() for name in texts}
-    for name, row in texts.items():
-        named = zip(scenes, row, strict=True)
-        tallies[name].counts |= {str(scene.seed): text_counts(scene, text) for scene, text in named}
-    compared = MethodFigures.of(tallies, text_figures, DENOMINATORS)
-    for name in texts:
-        report.figures[name] = compared.figures(name) | report.figures.get(name, {})
-        if name != "greedy":
-            report.differences[name] = compared.differences(name, "greedy") | report.differences.get(name, {})
-    seconds = caption_seconds(ways, scenes)
+            settings[name] = own
+            origin[name] = AUTHORS
+    seconds = caption_seconds({name: lvlm.caption for name, lvlm in methods.items()}, scenes)
     ratios = {name: [a / b for a, b in zip(row, seconds["greedy"], strict=True)] for name, row in seconds.items()}
     cost = {name: Spread.of(row) for name, row in ratios.items()}
     return Comparison(report, settings, origin, cost, len(seconds["greedy"]))
 
 
+def origin_of(choice: Chosen) -> str:
+    """Return where chosen settings come from."""
+    return VALIDATION if choice.fulfils else LEAST
+
+
+def joined(earlier: Comparison, found: Comparison, chosen: Mapping[str, Chosen]) -> Comparison:
+    """Add the rows of an earlier comparison that were measured under the settings that are chosen now.
+
+    Raises:
+        ValueError: the two are about other scenes, or greedy decoding gave other captions.
+    """
+    alike = earlier.report.scenes == found.report.scenes
+    if not alike or earlier.report.figures["greedy"] != found.report.figures["greedy"]:
+        raise ValueError("the file has other scenes or another model: measure all methods, or give another --output")
+    sources = dict.fromkeys(found.report.figures, found)
+    for name in earlier.report.figures:
+        measured = find(name).with_values(**earlier.settings.get(name, {})) if name in chosen else find(name)
+        if name not in sources and measured == method_of(name, chosen):
+            sources[name] = earlier
+    kept = {name: sources[name] for name in dict.fromkeys(("greedy", *METHODS)) if name in sources}
+
+    def rows(part: Callable[[Comparison], Mapping[str, T]]) -> dict[str, T]:
+        return {name: part(source)[name] for name, source in kept.items() if name in part(source)}
+
+    report = SceneReport(
+        found.report.scenes,
+        settings=rows(lambda source: source.report.settings),
+        figures=rows(lambda source: source.report.figures),
+        differences=rows(lambda source: source.report.differences),
+        outcomes=rows(lambda source: source.report.outcomes),
+    )
+    settings = rows(lambda source: source.settings)
+    origin = rows(lambda source: source.origin)
+    for name in kept.keys() & chosen.keys():
+        settings[name] = chosen[name].settings
+        origin[name] = origin_of(chosen[name])
+    return Comparison(report, settings, origin, rows(lambda source: source.cost), found.timed)
+
+
+def add_text_figures(
+    report: SceneReport,
+    methods: Mapping[str, Lvlm],
+    scenes: Sequence[Scene],
+    questions: Questions,
+    units: Units[list[str]],
+) -> None:
+    """Add the figures of `text_figures` to a report: captions of all its methods are in `units`, greedy's are first."""
+    tallies = {}
+    for name, lvlm in methods.items():
+        tallies[name] = Tally()
+        for scene in scenes:
+            caption = units[unit(lvlm, scene, questions.about(scene))][0]
+            tallies[name].counts[str(scene.seed)] = text_counts(scene, caption)
+    compared = MethodFigures.of(tallies, text_figures, DENOMINATORS)
+    first = next(iter(methods))
+    for name in methods:
+        report.figures[name] = compared.figures(name) | report.figures.get(name, {})
+        if name != first:
+            report.differences[name] = compared.differences(name, first) | report.differences.get(name, {})
+
+
 def main() -> None:
     """Run the command line."""
     parser = argparse.ArgumentParser(prog="python -m tools.comparison", description="Measure methods on drawn scenes.")
-    parser.add_argument("methods", nargs="*", metavar="METHOD", default=[*METHODS], help="which ones (default: all)")
+    parser.add_argument(
+        "methods", nargs="*", metavar="METHOD", help="which ones; the others keep their rows in --output (default: all)"
+    )
     parser.add_argument("--count", type=int, default=1_000, help="number of scenes")
     parser.add_argument("--split", choices=[*SEEDS], default="test", help="which scenes")
     parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="keys of the preset")
     parser.add_argument("--texts", type=Path, metavar="FILE.jsonl", help="keep every text here, to go on")
     parser.add_argument("--output", type=Path, default=FILE, metavar="FILE.json", help="the measurements")
     given = parser.parse_args()
+    earlier = Comparison.read(given.output) if given.methods and given.output.is_file() else None
     values = {key: read_value(key, text) for key, _, text in (each.partition("=") for each in given.set)}
     greedy = load("demo", method="greedy")
     greedy = greedy.under(greedy.decoder, greedy.preset.with_values(**values))
+    scenes = [held_out(seed) for seed in SEEDS[given.split][: given.count]]
     with closing(Units[list[str]](given.texts)) as units:
         units.begin({"scenes": "drawn"})
-        found = compare(greedy, given.methods, [held_out(seed) for seed in SEEDS[given.split][: given.count]], units)
+        found = compare(greedy, given.methods or [*METHODS], scenes, units)
+    if earlier is not None:
+        found = joined(earlier, found, read_chosen())
     found.write(given.output)
     print(found.tables())
 

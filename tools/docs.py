@@ -311,29 +311,33 @@ def example() -> str:
 
 
 def effect() -> str:
-    """Return hallucination, coverage and time of the ways to caption the test scenes."""
-    methods, looked = comparison.Comparison.read().report, looks.Looks.read()
+    """Return hallucination, coverage, faults and time of the ways to caption the test scenes."""
+    measured, looked = comparison.Comparison.read(), looks.Looks.read()
     timed = _record("cpu-demo-captions")
     alone, folder = (timed["seconds"][batch] for batch in ("1", str(speed.BATCH)))
-    rows = [["captions by", "CHAIRi: objects hallucinated", "coverage: objects named", "one picture takes"]]
-    rows[0].append(f"pictures per second, a folder with `-b {speed.BATCH}`")
+    heads = {
+        "CHAIRi": "CHAIRi: objects hallucinated",
+        "coverage": "coverage: objects named",
+        "instances": "counted twice: instances that do not exist",
+        "broken": "broken texts",
+    }
+    last = "one picture takes", f"pictures per second, a folder with `-b {speed.BATCH}`"
+    rows = [["captions by", *heads.values(), *last]]
+    best = "greedy, [the best of 5](docs/truth.md#the-best-of-several-captions) (`--verify best`)"
+    guide = "greedy, [looking first](docs/truth.md#looking-first) (`--verify guide`)"
     for title, name, report in (
-        ("greedy decoding", "greedy", methods),
-        ("SIRA", "sira", methods),
-        (
-            "greedy, [the best of 5](docs/truth.md#the-best-of-several-captions) (`--verify best`)",
-            "greedy + best",
-            looked,
-        ),
-        ("greedy, [looking first](docs/truth.md#looking-first) (`--verify guide`)", "greedy + guide", looked),
-        ("VCD", "vcd", methods),
+        ("greedy decoding", "greedy", measured.report),
+        ("SIRA", "sira", measured.report),
+        (best, "greedy + best", looked),
+        (guide, "greedy + guide", looked),
+        (f"VCD, {_choice(measured, 'vcd')}", "vcd", measured.report),
     ):
-        figures = report.figures[name]
-        changes = report.differences.get(name)
-        cells = [
-            f"{figures[each].value:.1f} %" + (f" ({changes[each]:+})" if changes else "")
-            for each in ("CHAIRi", "coverage")
-        ]
+        cells = []
+        for each in heads:
+            cell = f"{report.figures[name][each].value:.1f} %"
+            if name in report.differences:
+                cell += f" ({report.differences[name][each]:+})"
+            cells.append(cell)
         times = f"{alone[name]:.2f} s (x{alone[name] / alone['greedy']:.2f})", f"{1 / folder[name]:.1f}"
         rows.append([title, *cells, *times])
     note = (
@@ -341,6 +345,17 @@ def effect() -> str:
         f"{timed['dtype']}, {timed['device']} (`python -m tools.speed`); other pages have medians of other runs."
     )
     return f"{_table(rows)}\n\n{note}"
+
+
+def _choice(measured: comparison.Comparison, method: str) -> str:
+    """Return the settings that a method was measured under, and how they were chosen."""
+    settings = measured.settings[method]
+    words = comparison.values_text(settings)
+    if comparison.are_authors(method, settings):
+        words += ", its authors' settings"
+    if measured.origin[method] == comparison.LEAST:
+        words += ", the least bad that was tried"
+    return words
 
 
 def cost() -> str:

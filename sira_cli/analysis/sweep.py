@@ -40,12 +40,14 @@ if TYPE_CHECKING:
 VALUES = 6  # number of values of K, unless they are given
 SCORE, MEAN = "accuracy", "mean accuracy"  # the deciding figure of answers
 CAPTIONS = ("CHAIRs", "CHAIRi", "coverage")  # figures in the table
-# Rules for the best setting, which were fixed before any measurement.
+COVERAGE = 1.0  # points of coverage that a setting may cost
+ACCURACY = "adversarial accuracy"
+# Rules for the best setting: the same for SIRA and, in `tools.choose`, for every other method.
 SCORE_RULE = f"the highest {MEAN} over the splits"
 CAPTIONS_RULE = (
-    "of the settings whose coverage is at most one point below greedy's, whose adversarial accuracy is not below it "
-    "and whose CHAIRi is, the one with the least CHAIRi; "
-    "without such a setting the paper's K = L/2 and alpha = 0.5, if measured"
+    "of the settings whose coverage is at most one point below greedy's, whose adversarial accuracy is not shown to be "
+    "below it (the paired 95 % interval of the change does not end below 0) and whose CHAIRi is below it, the one with "
+    "the least CHAIRi; without such a setting the one that misses these limits by the fewest points in all"
 )
 ANSWER_UNIT, CAPTION_UNIT = "question {}", "captions of scene {}, K = {}"
 Figures = Mapping[str, Figure]
@@ -241,29 +243,37 @@ def sweep(
 
 def by_score(figures: Mapping[Cell, Figures]) -> Cell:
     """Return the setting with the highest mean score; on a tie the smaller K, then the smaller alpha."""
-    cells = sorted(cell for cell in figures if cell != GREEDY)
-    return max(cells, key=lambda cell: round(figures[cell][MEAN].value, 9))  # the first on a tie
+    return max(sorted(figures), key=lambda cell: round(figures[cell][MEAN].value, 9))  # the first on a tie
 
 
-def by_captions(figures: Mapping[T, Figures], greedy: T) -> T | None:
-    """Return the setting of any method that CAPTIONS_RULE picks, the first on a tie; None if none fulfils it."""
-    least = figures[greedy]["adversarial accuracy"].value
-    fit = [
-        setting
-        for setting, row in figures.items()
-        if captions_fit(row, figures[greedy]) and row["adversarial accuracy"].value >= least
-    ]
-    return min(fit, key=lambda setting: figures[setting]["CHAIRi"].value, default=None)
+def by_captions(changes: Mapping[T, Figures]) -> tuple[T, bool]:
+    """Return the setting of any method that CAPTIONS_RULE picks, and whether it fulfils the rule.
+
+    Args:
+        changes: figures of each setting minus greedy's, paired, in points. On a tie the first is picked.
+    """
+    fit = [setting for setting, change in changes.items() if fulfils(change)]
+    if fit:
+        return min(fit, key=lambda setting: changes[setting]["CHAIRi"].value), True
+    return min(changes, key=lambda setting: missed_points(changes[setting])), False
 
 
-def captions_fit(row: Figures, greedy: Figures) -> bool:
-    """Return whether a setting fulfils CAPTIONS_RULE for captions."""
-    return row["coverage"].value >= greedy["coverage"].value - 1 and row["CHAIRi"].value < greedy["CHAIRi"].value
+def captions_fit(change: Figures) -> bool:
+    """Return whether the captions of a setting fulfil CAPTIONS_RULE; its answers may not."""
+    return change["coverage"].value >= -COVERAGE and change["CHAIRi"].value < 0
 
 
-def paper(layers: int) -> Cell:
-    """Return the paper's setting on both of its models, for a model of L layers."""
-    return Cell(layers // 2, 0.5)
+def fulfils(change: Figures) -> bool:
+    """Return whether a setting fulfils CAPTIONS_RULE."""
+    return captions_fit(change) and change[ACCURACY].high >= 0
+
+
+def missed_points(change: Figures) -> float:
+    """Return by how many points in all a setting misses the limits of CAPTIONS_RULE."""
+    coverage = max(0.0, -COVERAGE - change["coverage"].value)
+    hallucination = max(0.0, change["CHAIRi"].value)
+    accuracy = max(0.0, -change[ACCURACY].high)
+    return coverage + hallucination + accuracy
 
 
 @dataclass(frozen=True)
@@ -277,12 +287,19 @@ class SettingRow:
     differences: dict[str, Figure]  # paired, from greedy's
 
 
+def best_setting(rows: Sequence[SettingRow], captions: bool) -> tuple[Cell, bool]:
+    """Return the best setting, and whether it fulfils the rule for captions or for answers; greedy's row is first."""
+    measured = {Cell(row.k, row.alpha): row for row in rows[1:]}
+    if captions:
+        return by_captions({cell: row.differences for cell, row in measured.items()})
+    return by_score({cell: row.figures for cell, row in measured.items()}), True
+
+
 @dataclass(frozen=True, kw_only=True)
 class SweepReport(ModelReport):
     """The measurements, and the settings that decided them."""
 
     schema = "sira.sweep/1"
-    optional = ("best",)
 
     layers: int
     splits: tuple[str, ...]
@@ -292,8 +309,8 @@ class SweepReport(ModelReport):
     failures: tuple[FailedPicture, ...]
     score: str  # deciding figure of the answers
     rule: str  # for the best setting
-    best: Cell | None = None  # None: no row fulfils the rule or is the paper's
-    by_default: bool  # no setting fulfils the rule, so that `best` is the paper's or None
+    best: Cell
+    fulfils: bool  # whether `best` fulfils the rule; if not, it misses it by the least
     rows: tuple[SettingRow, ...]  # greedy's first, then by K and alpha
 
     @classmethod
@@ -334,9 +351,7 @@ class SweepReport(ModelReport):
             )
             for number, cell in enumerate(cells)
         )
-        figures = {cell: row.figures for cell, row in zip(cells, rows, strict=True)}
-        chosen = by_captions(figures, GREEDY) if captions else by_score(figures)
-        usual = paper(lvlm.layers)
+        best, fit = best_setting(rows, captions)
         return cls(
             **cls.fields_of(lvlm),
             layers=lvlm.layers,
@@ -347,8 +362,8 @@ class SweepReport(ModelReport):
             failures=tuple(units.failures.values()),
             score=SCORE,
             rule=CAPTIONS_RULE if captions else SCORE_RULE,
-            best=chosen or (usual if usual in cells else None),
-            by_default=chosen is None,
+            best=best,
+            fulfils=fit,
             rows=rows,
         )
 
@@ -364,7 +379,8 @@ class SweepReport(ModelReport):
 
     def table(self) -> Iterator[Table | str]:
         """Yield the table, a row per setting, then what was measured, and the best setting."""
-        chosen, best, captions = None, "none of these settings", CAPTIONS * self.captions
+        captions = CAPTIONS * self.captions
+        chosen, best = None, ""
         sections: dict[int, list[list[str]]] = {}
         for row in self.rows:
             cells = [
@@ -385,20 +401,19 @@ class SweepReport(ModelReport):
         yield f"{self.questions:,} questions about {self.pictures:,} pictures; in percent, ± half a 95 % interval"
         yield "yes: answers that count as yes by POPE's rule; neither: number of answers that are neither yes nor no"
         yield f"best: {best}"
-        yield f"{'no setting fulfils the rule' if self.by_default else 'picked by the rule'}: {self.rule}"
+        how = "picked by the rule" if self.fulfils else "no setting fulfils the rule; this one misses it by the least"
+        yield f"{how}: {self.rule}"
 
     def draw(self) -> Plot:
         """Draw Figure 3: (a) the score over K at the best alpha, (b) over alpha, from greedy on, at the best K.
 
-        With captions, more rows have the figures of their rule. If no setting is best, the one nearest to the paper's
-        is drawn. Each figure is a line with its interval as a band, and greedy's value is dashed.
+        With captions, more rows have the figures of their rule. Each figure is a line with its interval as a band, and
+        greedy's value is dashed.
         """
         from matplotlib.ticker import MaxNLocator
 
         ks, alphas = sorted({row.k for row in self.rows[1:]}), sorted({row.alpha for row in self.rows[1:]})
-        shown, figures = self.best or paper(self.layers), self.figures
-        k = min(ks, key=lambda value: abs(value - shown.k))
-        alpha = min(alphas, key=lambda value: abs(value - shown.alpha))
+        k, alpha, figures = self.best.k, self.best.alpha, self.figures
         over = [(ks, [Cell(value, alpha) for value in ks], f"(a) alpha = {alpha:g}")]
         over += [([0, *alphas], [GREEDY, *(Cell(k, value) for value in alphas)], f"(b) K = {k}")]  # type: ignore[list-item]
         panels = {SCORE: {split: f"{split} {SCORE}" for split in self.splits}}  # a figure per line's label

@@ -119,7 +119,9 @@ def _show(methods: dict[str, Any], seed: int, count: int) -> None:
     out.print(
         f"""CHAIRs: share of captions that name an absent object.
 CHAIRi: share of named objects that are not in the scene.
-coverage: share of the scene's objects that are named. ±: half a 95 % interval; all in percent.
+coverage: share of the scene's objects that are named. ±: half a 95 % interval; all but words in percent.
+instances: share of the named instances of the scene's objects that do not exist, such as a second bus.
+broken: share of captions with a fault of grammar.
 In every second scene the objects are unusual for the place.
 
 Next:

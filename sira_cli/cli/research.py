@@ -218,15 +218,10 @@ def are_drawn(
 
 
 def _write_preset(report: SweepReport, preset: Preset, path: Path) -> None:
-    if report.best is None:
-        raise SettingsError(
-            f"`write_preset=` {path}: is not written: no setting fulfils the rule, and the paper's was not measured: "
-            "give other values of K and alpha"
-        )
     measured = f"{report.pictures} scenes" if report.captions else f"{report.questions} questions"
     how = f"by sira sweep: {report.by} on {measured}"
-    if report.by_default:
-        how = "of the paper: no setting of sira sweep fulfilled its rule"
+    if not report.fulfils:
+        how += "; none of its settings fulfils the rule, this one misses it by the least"
     best = preset.with_settings(k=report.best.k, alpha=report.best.alpha)
     save_preset(best, path, f"K and alpha {how}", report.best.name)
 

@@ -26,6 +26,7 @@ FIGURES = Path(__file__).with_name("figures.json")  # not in the folder of the c
 BATCH = 50  # captions decoded together, and half of the answers
 CAPTIONS = "captions"  # the group of captions, next to the splits of questions
 CAPTION_FIGURES = ("CHAIRs", "CHAIRi", "coverage", "words")
+FAULTS = ("instances", "broken")  # of captions; only `tools` measures them
 MAIN_FIGURES = (*CAPTION_FIGURES, *(f"{split} accuracy" for split in SPLITS))
 
 T = TypeVar("T")
@@ -155,8 +156,9 @@ class SceneReport:
         return TypeAdapter(cls).validate_python(content)
 
     def captions_table(self) -> str:
-        """Return CHAIRs, CHAIRi (lower is better), coverage and length in Markdown."""
-        return self.table(CAPTION_FIGURES)
+        """Return CHAIRs, CHAIRi (lower is better), coverage, length and, if measured, faults in Markdown."""
+        measured = next(iter(self.figures.values()))
+        return self.table([name for name in (*CAPTION_FIGURES, *FAULTS) if name in measured])
 
     def answers_table(self) -> str:
         """Return POPE's figures in its three splits in Markdown."""

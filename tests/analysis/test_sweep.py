@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from contextlib import closing
-from dataclasses import asdict, replace
+from dataclasses import replace
 from functools import partial
 
 import pytest
@@ -14,11 +14,10 @@ from sira_cli.analysis.experiment import Units
 from sira_cli.analysis.questions import Question, QuestionSet
 from sira_cli.analysis.sweep import GREEDY, Cell, Grid, SweepReport, by_captions, decisive, spread
 from sira_cli.cli.research import _write_preset
-from sira_cli.cli.terminal.output import print_tables, save_plot
 from sira_cli.demo.measure import measure
 from sira_cli.demo.questions import SPLITS, Questions, held_out, validation_questions
 from sira_cli.demo.scenes import VALIDATION_SEEDS, render
-from sira_cli.errors import PictureError, SettingsError
+from sira_cli.errors import PictureError
 from sira_cli.eval.statistics import Figure
 from sira_cli.models import presets
 from sira_cli.run.events import FailedPicture
@@ -131,44 +130,68 @@ def test_figures_by_hand():
     assert greedy.figures["mean yes"].value == pytest.approx((200 / 3 + 50) / 2)
     assert one.figures["y F1"].value == pytest.approx(200 * 2 / 5)
     assert half.differences["mean accuracy"].value == pytest.approx(100 - (100 / 3 + 25) / 2)
-    assert (report.best, report.by, report.by_default) == (Cell(3, 0.5), "mean accuracy", False)
+    assert (report.best, report.by, report.fulfils) == (Cell(3, 0.5), "mean accuracy", True)
     assert json.loads(report.to_json())["best"] == {"k": 3, "alpha": 0.5}
     assert SweepReport.from_json(report.to_json()) == report
     with pytest.raises(PictureError, match="no question could be answered"):
         made_up({}, questions, Grid((1,), (0.5,)))
 
 
-def test_the_rules_for_scores_and_captions():
-    def figures(**values: float) -> dict[str, Figure]:
-        return {name.replace("_", " "): Figure(value, value, value) for name, value in values.items()}
-
-    scores = {GREEDY: 99, Cell(7, 0.5): 90, Cell(4, 2.0): 90 + 1e-12, Cell(4, 0.5): 90, Cell(1, 0.5): 80}
-    scored = {cell: figures(mean_accuracy=score) for cell, score in scores.items()}
+def test_the_rule_for_scores():
+    scores = {Cell(7, 0.5): 90, Cell(4, 2.0): 90 + 1e-12, Cell(4, 0.5): 90, Cell(1, 0.5): 80}
+    scored = {cell: {"mean accuracy": Figure(score, score, score)} for cell, score in scores.items()}
     assert sweeping.by_score(scored) == Cell(4, 0.5)  # ties go to the smaller K, then the smaller alpha
 
-    def row(coverage: float, accuracy: float, chair_i: float) -> dict[str, Figure]:
-        return figures(coverage=coverage, adversarial_accuracy=accuracy, CHAIRi=chair_i)
 
-    rows = {GREEDY: row(80, 70, 10), Cell(1, 1.0): row(78.9, 75, 1), Cell(2, 1.0): row(79.1, 70, 8)}
-    assert by_captions(rows | {Cell(3, 1.0): row(90, 80, 9)}, GREEDY) == Cell(2, 1.0)
-    unfit = {GREEDY: rows[GREEDY], Cell(1, 1.0): row(90, 69.9, 1), Cell(1, 2.0): row(90, 80, 10)}
-    assert by_captions(unfit, GREEDY) is None
+def change(coverage: float, chair_i: float, accuracy: tuple[float, float, float] = (0, -1, 1)) -> dict[str, Figure]:
+    """Return paired changes from greedy; of accuracy the value and its interval."""
+    values = {"coverage": coverage, "CHAIRi": chair_i}
+    return {name: Figure(value, value, value) for name, value in values.items()} | {
+        "adversarial accuracy": Figure(*accuracy)
+    }
 
 
-@pytest.mark.parametrize(("ks", "chosen"), [((5, 7), None), ((4, 5), Cell(4, 0.5))])
-def test_a_setting_that_was_not_measured_is_never_the_best(monkeypatch, capsys, tmp_path, ks, chosen):
-    """Where no setting fulfils the rule, the paper's is named only if it is in the grid."""
-    monkeypatch.setattr(sweeping, "by_score", lambda figures: None)
-    report = made_up({0: ["Yes"] * 5}, [Question("a", "?", True, ("x",))], Grid(ks, (0.5, 1.0)))
-    assert (report.best, report.by_default) == (chosen, True)
-    assert SweepReport.from_json(report.to_json()) == report
-    print_tables(report.table())
-    assert f"\nbest: {'K = 4, alpha = 0.5: ' if chosen else 'none of these settings'}" in capsys.readouterr().out
-    save_plot(report, tmp_path / "sweep.png")  # without a best setting, that of the one nearest to the paper's
-    if chosen is None:
-        with pytest.raises(SettingsError, match="is not written: no setting fulfils the rule, and the paper's was not"):
-            _write_preset(report, presets.find("demo"), tmp_path / "best.yaml")
-        assert not (tmp_path / "best.yaml").exists()
+@pytest.mark.parametrize(
+    ("of", "fulfils"),
+    [
+        (change(-1, -0.1), True),
+        (change(-1.1, -3), False),
+        (change(2, 0), False),
+        (change(0, -2, (-0.2, -0.7, 0.3)), True),  # 2 answers of 960: no loss is shown
+        (change(0, -2, (-0.8, -1.3, -0.1)), False),
+        (change(0, -2, (0.4, 0.1, 0.8)), True),
+    ],
+)
+def test_which_settings_fulfil_the_rule_for_captions(of, fulfils):
+    assert sweeping.fulfils(of) is fulfils
+    assert by_captions({1: of, 2: change(-50, 50)}) == (1, fulfils)
+
+
+def test_of_settings_that_fulfil_the_rule_the_least_chairi_is_best():
+    changes = {1: change(-1, -2), 2: change(-0.5, -3), 3: change(0, -3), 4: change(-2, -9)}
+    assert by_captions(changes) == (2, True)  # the first on a tie
+
+
+@pytest.mark.parametrize(
+    ("changes", "least"),
+    [
+        ({1: change(-3, -4), 2: change(-1.5, -0.1), 3: change(0, 0.6)}, 2),  # they miss it by 2, 0.5 and 0.6 points
+        ({1: change(-1.5, -4), 2: change(0, -1, (-3, -5, -0.4)), 3: change(0, 0.6)}, 2),  # 0.5, 0.4, 0.6
+        ({1: change(-60, 6, (-1, -2, -0.5)), 2: change(-7, -3)}, 2),
+        ({1: change(-1.4, -1, (-1, -2, -0.3)), 2: change(-1.6, -1)}, 2),  # both limits count: 0.4 + 0.3
+    ],
+)
+def test_else_the_setting_is_best_that_misses_the_rule_by_the_least(changes, least):
+    assert by_captions(changes) == (least, False)
+
+
+def test_a_preset_says_that_no_setting_fulfils_the_rule(capsys, tmp_path):
+    report = made_up({0: ["Yes"] * 5}, [Question("a", "?", True, ("x",))], Grid((4, 5), (0.5, 1.0)))
+    unfit = replace(report, captions=True, fulfils=False, best=Cell(5, 1.0))
+    _write_preset(unfit, presets.find("demo"), tmp_path / "best.yaml")
+    written = presets.read(tmp_path / "best.yaml")
+    assert (written.sira.k, written.sira.alpha) == (5, 1.0)
+    assert "none of its settings fulfils the rule" in written.description
 
 
 # --- the command
@@ -258,5 +281,6 @@ def test_captions(sira, loaded, demo, tmp_path):
             assert figures[name] == expected.figures[cell.name][name], (cell, name)
     assert measured[cells[1]]["coverage"] != measured[cells[2]]["coverage"]  # else equal figures would prove little
     assert (code, record["captions"], record["rule"]) == (0, True, sweeping.CAPTIONS_RULE)
-    best = by_captions(measured, GREEDY)
-    assert (record.get("best"), record["by_default"]) == (best and asdict(best), best is None)
+    changes = {Cell(row.k, row.alpha): row.differences for row in SweepReport.from_json(out).rows[1:]}
+    best, fulfils = by_captions(changes)
+    assert (Cell(**record["best"]), record["fulfils"]) == (best, fulfils)

@@ -15,7 +15,7 @@ import transformers as hf
 from PIL import Image
 from safetensors import safe_open
 
-from sira_cli.analysis.sweep import GREEDY, Cell, SweepReport, by_captions, paper
+from sira_cli.analysis.sweep import Cell, SweepReport, best_setting
 from sira_cli.demo.measure import SceneReport, load_methods, measure, read_figures, texts_of, unit
 from sira_cli.demo.questions import SPLITS, Questions, hallucinated, held_out, mentions, yes_no_question
 from sira_cli.demo.scenes import OBJECTS, TEST_SEEDS, render
@@ -84,8 +84,8 @@ def test_the_card_and_the_preset_are_what_the_figures_give(methods):
     assert machine.sub("", written) == machine.sub("", card.card(FIGURES, methods["sira"], training, choice))
     report = SweepReport.from_json(json.dumps(choice))
     # K and alpha: what the rule picks on validation scenes
-    cell = by_captions(report.figures, GREEDY) or paper(report.layers)
-    assert cell == report.best == Cell(methods["sira"].k, methods["sira"].preset.sira.alpha)
+    assert (report.best, report.fulfils) == best_setting(report.rows, captions=True)
+    assert report.best == Cell(methods["sira"].k, methods["sira"].preset.sira.alpha)
 
 
 def test_lists_name_the_kinds_of_objects_in_a_picture(sira, tmp_path):
