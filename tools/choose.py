@@ -116,7 +116,7 @@ def settings_to_try(method: str) -> list[dict[str, Any]]:
     strengths = STRENGTHS[method]
     columns = zip(*strengths.values(), strict=True)
     mild_to_strong = [dict(zip(strengths, column, strict=True)) for column in columns]
-    settings = []
+    settings: list[dict[str, Any]] = []
     for name, values in CONTRASTS.get(method, {"": ("",)}).items():
         for value in values:
             contrast = {name: value} if name else {}

@@ -28,11 +28,20 @@ def computes_in(dtype: torch.dtype) -> bool:
     return bool(torch.ops.mkldnn._is_mkldnn_fp16_supported())
 
 
-def on_processor(stated: torch.dtype | None, folder: Path, packed: int | None = None) -> torch.dtype | str:
-    """Return the precision of `auto` for a model on the CPU; `packed`: its bytes if matrices can be packed."""
+def on_processor(
+    stated: torch.dtype | None, folder: Path, packed: int | None = None, bits: int = 16
+) -> torch.dtype | str:
+    """Return the precision of `auto` for a model on the CPU.
+
+    Args:
+        stated: precision of the checkpoint.
+        folder: the checkpoint.
+        packed: bytes of the model if its matrices can be packed.
+        bits: of a weight in the files.
+    """
     if stated not in HALVES or computes_in(stated):
         return "auto"
-    needed = packed or 2 * sum(path.stat().st_size for path in folder.glob("*.safetensors"))
+    needed = packed or 32 // bits * sum(path.stat().st_size for path in folder.glob("*.safetensors"))
     free = psutil.virtual_memory().available
     numbers = f"float32 takes {needed / 1e9:.1f} GB, and {free / 1e9:.1f} GB are free"
     _log.info("this processor has no arithmetic for the checkpoint's %s; %s", stated, numbers)

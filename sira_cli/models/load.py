@@ -37,7 +37,7 @@ from sira_cli.models.placement import Placement, pick_device, place
 from sira_cli.models.preset import Preset
 from sira_cli.models.presets import calibrated
 from sira_cli.models.processor import load_processor, read_settings
-from sira_cli.models.quantization import quantization_config
+from sira_cli.models.quantization import check_stored, quantization_config, stored_quantization
 from sira_cli.models.vocabulary import Vocabulary
 
 # Errors of transformers for torn weights, damaged JSON, sizes that do not match, a missing package, ...
@@ -113,15 +113,17 @@ class WeightOptions:
 def load_model(folder: Path, options: WeightOptions) -> Any:
     """Load the model in a checkpoint folder; on a CPU, 16-bit matrices stay so where arithmetic is in float32."""
     config = read_config(folder, trust_remote_code=options.trust_remote_code)
+    stored = stored_quantization(config)
+    if stored is not None:
+        config.quantization_config = stored
     dtype = options.dtype
     quantization = options.quantization
     if options.placement.device_map == "cpu" and quantization is None:
         stated = own_dtype(config)
-        quantized = getattr(config, "quantization_config", None) is not None
-        packs = not quantized and stated in HALVES and can_pack(torch.float32, torch.device("cpu"))
+        packs = stored is None and stated in HALVES and can_pack(torch.float32, torch.device("cpu"))
         packed = options.packed if packs else None
         if dtype == "auto":
-            dtype = on_processor(stated, folder, packed)
+            dtype = on_processor(stated, folder, packed, bits=16 if stored is None else 8)
         if packed is not None and dtype in ("float32", torch.float32):
             quantization = PackedConfig()
     loader: Any = AutoModelForImageTextToText  # annotated as returning the model alone
@@ -255,6 +257,9 @@ def read_model(
 
     def judge(folder: Path) -> WeightOptions:
         model = check_structure(folder, preset)
+        if model is not None:
+            with reading(folder):
+                check_stored(preset.model, model.config, picked)
         return WeightOptions(
             place(device, model, getattr(torch, preset.load.dtype, None), quantization),
             dtype=preset.load.dtype,

@@ -6,6 +6,7 @@ What torch says about GPUs is a stand-in. What loads a quantized model needs bit
 from __future__ import annotations
 
 import json
+from importlib.util import find_spec
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -22,7 +23,7 @@ from transformers.quantizers.quantizers_utils import should_convert_module
 from sira_cli import Lvlm, load
 from sira_cli.core.arguments import CACHE
 from sira_cli.core.cache import ROOM
-from sira_cli.errors import SettingsError
+from sira_cli.errors import SettingsError, UnsupportedModelError
 from sira_cli.methods.second_pass import SecondPass
 from sira_cli.models import cpu
 from sira_cli.models.load import WeightOptions, check_structure, load_model
@@ -36,6 +37,7 @@ from tests.support import checkpoints, tiny
 from tests.support.checkpoints import edited
 from tests.support.helpers import by_the_letter, mostly_slow
 from tests.support.shards import EXAMPLES
+from tests.vllm import quantized
 
 GB = 10**9
 QUESTION = "Is there a cat?"
@@ -218,6 +220,58 @@ def test_tokens_are_those_of_algorithm_1_by_the_letter_on_quantized_weights(chec
     by_the_letter(lvlm, inputs, 4, atol=0.05, gap=0.1)  # bfloat16
     eight = load(folder, quantization="8bit", dtype="float32", device="cpu", max_new_tokens=4).caption(photos["coffee"])
     assert (eight.status, eight.output_tokens) == ("ok", 4)
+
+
+def decoded(name: str, packed: dict[str, torch.Tensor]) -> torch.Tensor:
+    """Return a matrix of a stored checkpoint: each number times the scale of its block or row."""
+    end = "_scale_inv" if f"{name}_scale_inv" in packed else "_scale"
+    numbers, scale = packed[name].float(), packed[name + end].float()
+    for dimension in (0, 1):
+        scale = scale.repeat_interleave(numbers.shape[dimension] // scale.shape[dimension], dimension)
+    return numbers * scale
+
+
+@pytest.mark.parametrize(
+    ("stored", "package"), [("FP8 in blocks", "transformers"), ("FP8, compressed-tensors", "compressed_tensors")]
+)
+def test_weights_stored_in_8_bits_are_decoded(stored, package, tmp_path, photos):
+    pytest.importorskip(package, reason=MISSING)
+    quantized.write(tmp_path, stored)
+    packed = load_file(tmp_path / "model.safetensors")
+    lvlm = load(tmp_path, dtype="float32", device="cpu", max_new_tokens=4)
+    layers = dict(lvlm.model.get_decoder().layers.named_parameters())
+    matrices = [name for name in layers if name.endswith("_proj.weight")]
+    assert len(matrices) == 7 * lvlm.layers
+    for name in matrices:
+        assert torch.equal(layers[name], decoded(f"language_model.model.layers.{name}", packed)), name
+    inputs = lvlm.prepare([as_picture(photos["chelsea"]).open().image], [QUESTION])
+    by_the_letter(lvlm, inputs, 4)
+
+
+@pytest.mark.parametrize(
+    ("config", "ways"),
+    [
+        ({"quant_method": "awq", "bits": 4}, r"by awq, .*gptqmodel.*`quantization=` 4bit or 8bit, or `engine=` vllm"),
+        ({"quant_method": "gptq", "bits": 4}, r"by gptq, .*optimum.*`quantization=` 4bit or 8bit$"),
+        ({"quant_method": "bitsandbytes", "load_in_4bit": True}, r"by bitsandbytes, .*bitsandbytes"),
+        ({"quant_method": "pairs"}, r"by pairs, .*pairs.*take the original model"),
+    ],
+)
+def test_weights_that_cannot_be_read_are_refused_before_the_download(config, ways, llava_folder, tmp_path):
+    edited(llava_folder, tmp_path / "model", "config.json", quantization_config=config)
+    if find_spec(config["quant_method"]) is not None:
+        pytest.skip("they can be read here")
+    (tmp_path / "model/model.safetensors").write_bytes(b"not read")
+    with pytest.raises(UnsupportedModelError, match=ways):
+        load(tmp_path / "model", device="cpu")
+
+
+def test_float32_of_weights_in_8_bits_takes_four_times_their_files(tmp_path, monkeypatch):
+    (tmp_path / "a.safetensors").write_bytes(bytes(500))
+    monkeypatch.setattr(cpu, "computes_in", lambda dtype: False)
+    for free, expected in ((1_999, "auto"), (2_000, torch.float32)):
+        monkeypatch.setattr(cpu.psutil, "virtual_memory", lambda free=free: SimpleNamespace(available=free))
+        assert cpu.on_processor(torch.bfloat16, tmp_path, bits=8) == expected
 
 
 def test_a_file_holds_texts_of_one_quantization(sira, tmp_path):
