@@ -36,6 +36,8 @@ LIKE = {  # models whose processor is that of another preset
     "llava-1.5-7b-original": "llava-1.5-7b",
     "qwen3-vl-2b": "qwen3-vl-8b",
     "qwen3-vl-4b": "qwen3-vl-8b",
+    "qwen3-vl-30b-a3b": "qwen3-vl-8b",
+    "internvl3.5-8b": "internvl3-8b",
     "qwen3.5-2b": "qwen3.5-4b",
     "qwen3.6-27b": "qwen3.5-9b",
     "qwen3.6-35b-a3b": "qwen3.5-9b",

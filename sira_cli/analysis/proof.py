@@ -66,7 +66,7 @@ class Seen:
         generation = GenerationConfig.from_model_config(lvlm.model.config)
         if (folder / "generation_config.json").is_file():
             generation = GenerationConfig.from_pretrained(folder, local_files_only=True)
-        finder = lvlm.preset.image_tokens.with_ids(tokenizer).resolve(lvlm.model.config)
+        finder = lvlm.sira.image_tokens.resolve(lvlm.model.config)
         image, prompt = finder.find(ids), ""
         tokens = zip(image[0].tolist(), ids[0].tolist(), strict=True)
         for (is_image, token), run in groupby(tokens, key=lambda pair: (pair[0], pair[1] if pair[0] else None)):

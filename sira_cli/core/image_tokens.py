@@ -75,11 +75,24 @@ class ImageTokens:
         ids = self.ids + tuple(_token_id(token, tokenizer) for token in self.tokens)
         return ImageTokens(self.from_config, ids, (), between)
 
+    def completed(self, model_config: object, image_token: int | None) -> ImageTokens:
+        """Return the rule with a processor's image token, where the rule asks the config and that names none."""
+        asks = self.from_config or not self._has_own_part
+        if image_token is None or not asks or _config_image_tokens(model_config):
+            return self
+        return ImageTokens(False, (*self.ids, image_token), self.tokens, self.between)
+
     def resolve(self, model_config: object) -> ImageTokenFinder:
         """Return the rule for one model."""
         ids = list(self.ids) + [_token_id(token, None) for token in self.tokens]
         if self.from_config or not self._has_own_part:
-            ids += _config_image_tokens(model_config)
+            named = _config_image_tokens(model_config)
+            if not named:
+                raise ImageTokenError(
+                    f"{type(model_config).__name__} names no image token (image_token_id). "
+                    "Give a rule: image_tokens with ids, tokens or between."
+                )
+            ids += named
         if self.between is None:
             return ImageTokenFinder(tuple(ids))
         markers = (_token_id(self.between.start, None), _token_id(self.between.end, None))
@@ -156,7 +169,7 @@ def _token_id(token: str | int, tokenizer: Tokenizer | None) -> int:
 
 
 def _config_image_tokens(model_config: object) -> list[int]:
-    """Return the ids that the config names: the image token, then the video token."""
+    """Return the ids that the config names: the image token, then the video token; empty if it names none."""
     for config in (model_config, getattr(model_config, "vision_config", None)):  # the second: Phi-4-multimodal
         found: list[int] = []
         for kind in ("image", "video"):
@@ -164,7 +177,4 @@ def _config_image_tokens(model_config: object) -> list[int]:
             found += [value for value in values if isinstance(value, int) and (kind == "image" or found)][:1]
         if found:
             return list(dict.fromkeys(found))
-    raise ImageTokenError(
-        f"{type(model_config).__name__} names no image token (image_token_id). "
-        "Give a rule: image_tokens with ids, tokens or between."
-    )
+    return []

@@ -41,7 +41,8 @@ class PromptInputs:
         self.processor = processor
         self.preset = preset
         self.decoder = decoder
-        self.image_tokens = preset.image_tokens.with_ids(processor.tokenizer)
+        rule = preset.image_tokens.with_ids(processor.tokenizer)
+        self.image_tokens = rule.completed(model.config, getattr(processor, "image_token_id", None))
         self.find_image: Callable[[Tensor], Tensor] = self.image_tokens.resolve(model.config).find
         self.vocabulary = vocabulary or Vocabulary(processor.tokenizer)
 

@@ -30,7 +30,8 @@ def test_the_shipped_sizes_are_those_of_the_models(name):
     preset = presets.find(name)
     picture = sizes._picture(sizes.LIKE.get(name, name))
     assert sizes.size_of(preset, checkpoints.released_config(preset.model), *picture) == size_of(preset)
-    assert {*presets.available()} - {*KNOWN} == {"demo", "llava-onevision-7b", "molmo2-8b"}
+    unknown = {"demo", "lfm2.5-vl-1.6b", "llava-onevision-7b", "ministral3-8b", "molmo2-8b"}
+    assert {*presets.available()} - {*KNOWN} == unknown
 
 
 @pytest.fixture
@@ -44,7 +45,7 @@ def memory(monkeypatch):
     ("gigabytes", "settings", "message"),
     [
         (32, {}, None),
-        (16, {}, r"17\.4 GB of memory, .* has 16\.0 GB: the smallest that fits is `preset=` qwen3-vl-2b"),
+        (16, {}, r"17\.4 GB of memory, .* has 16\.0 GB: the smallest that fits is `preset=` lfm2\.5-vl-1\.6b"),
         (4, {}, "`preset=` demo needs no download, but knows drawn scenes only"),
         (12, {"quantization": "4bit"}, None),
         (6, {"quantization": "4bit"}, r"add `preset=` qwen2\.5-vl-7b; `sira doctor`"),
@@ -86,7 +87,7 @@ def test_caption_says_so_before_the_download(sira, photos, memory, monkeypatch, 
 
 
 def test_a_download_names_the_smallest_preset_that_fits(capsys, memory):
-    for size, named in ((16, "the smallest that fits here: --preset qwen3-vl-2b; "), (4, "--preset demo needs no ")):
+    for size, named in ((16, "the smallest that fits here: --preset lfm2.5-vl-1.6b; "), (4, "--preset demo needs no ")):
         memory(size * GB)
         announce(hub.Download("owner/model", "main", 16.6, "/cache"))
         assert f"16.6 GB, to /cache ({named}" in capsys.readouterr().err
@@ -107,7 +108,7 @@ def test_the_command_examines_this_machine(sira, memory, monkeypatch):
     lines = [line.split() for line in text.splitlines()]
     for row in (["llava-1.5-7b", "15.4", "GB", "no"], ["qwen3.5-4b", "9.8", "GB", "yes"], ["hub", "offline", "mode"]):
         assert row in lines
-    assert any(line[:5] == ["qwen3-vl-2b", "5.0", "GB", "yes", "recommended,"] for line in lines)
+    assert any(line[:5] == ["lfm2.5-vl-1.6b", "3.7", "GB", "yes", "recommended,"] for line in lines)
     assert f"time {doctor.CPU_TIME}".split() in lines
     assert (code, text.endswith("\nnext: sira demo (drawn scenes only)\n")) == (0, True)
     monkeypatch.setattr(doctor, "hub_state", lambda: hub.REACHABLE)

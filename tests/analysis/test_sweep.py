@@ -17,7 +17,7 @@ from sira_cli.cli.research import _write_preset
 from sira_cli.demo.measure import measure
 from sira_cli.demo.questions import SPLITS, Questions, held_out, validation_questions
 from sira_cli.demo.scenes import VALIDATION_SEEDS, render
-from sira_cli.errors import PictureError
+from sira_cli.errors import PictureError, SettingsError
 from sira_cli.eval.statistics import Figure
 from sira_cli.models import presets
 from sira_cli.run.events import FailedPicture

@@ -52,6 +52,16 @@ def qwen(qwen_folder) -> Lvlm:
     return load(qwen_folder, max_new_tokens=8)
 
 
+def test_the_processors_image_token_counts_where_the_config_names_none(llava, photos, monkeypatch):
+    inputs = llava.prepare([as_picture(photos["chelsea"]).open().image], ["Why?"])
+    expected = llava.find_image(inputs["input_ids"])
+    monkeypatch.setitem(vars(llava.model.config), "image_token_index", None)
+    found = Lvlm(llava.model, llava.processor, llava.preset, METHODS["sira"], llava.revision)
+    assert found.sira.image_tokens.ids == (llava.processor.image_token_id,)
+    assert torch.equal(found.find_image(inputs["input_ids"]), expected)
+    assert int(expected.sum()) > 1
+
+
 def test_the_generation_config_of_a_checkpoint_gives_its_end_tokens_and_nothing_else(qwen, qwen_folder):
     """Algorithm 1 knows no repetition penalty; the real Qwen2.5-VL checkpoint asks for 1.05."""
     on_disk, own = json.loads((qwen_folder / "generation_config.json").read_text()), qwen.model.generation_config
