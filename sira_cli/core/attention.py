@@ -18,6 +18,7 @@ from torch import Tensor, nn
 from torch.nn.functional import scaled_dot_product_attention
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
+from sira_cli.core.arguments import Args
 from sira_cli.core.hooks import Removable, Undo
 from sira_cli.core.last_rows import LastRows
 from sira_cli.core.upstream import attention_of, sdpa_attention_forward, set_attention
@@ -169,7 +170,7 @@ def scaled_by_column(attentions: Sequence[Any], columns: Callable[[], Tensor]) -
         if not getattr(attention, "attn_temperature_tuning", False) or attention.use_rope:
             continue
 
-        def scale(projection: nn.Module, args: tuple[Any, ...], queries: Tensor, of: Any = attention) -> Tensor:
+        def scale(projection: nn.Module, args: Args, queries: Tensor, of: Any = attention) -> Tensor:
             steps = torch.floor((columns().to(queries.device).float() + 1.0) / of.floor_scale)
             scales: Tensor = torch.log1p(steps) * of.attn_scale + 1.0  # [B or 1, rows]
             return (queries * scales[..., None]).to(queries.dtype)

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from torch import nn
 from transformers import __version__ as transformers_version
 
-from sira_cli.core.arguments import cache_name, mask_name, parameters
+from sira_cli.core.arguments import Kwargs, cache_name, mask_name, parameters
 from sira_cli.core.census import BROKEN, EXACT, OWN_STACKS, REFUSED, REFUSED_STACKS, STACKS, UNSETTLED
 from sira_cli.core.compiled import check_uncompiled
 from sira_cli.core.upstream import attention_of
@@ -170,9 +170,7 @@ def find_backbone(model: Any) -> Backbone:
     return Backbone(decoder, layers, norm, max(1, len(deepstack)), tested, mixers, after_keys, few_queries)
 
 
-def check_row_arguments(
-    layer: Any, more: tuple[Any, ...], kwargs: dict[str, Any], has_rows: Callable[..., bool]
-) -> None:
+def check_row_arguments(layer: Any, more: tuple[Any, ...], kwargs: Kwargs, has_rows: Callable[..., bool]) -> None:
     """Check that the fork packs every argument of a decoder layer that has a row per token."""
     if ROW_ARGUMENTS[0] not in kwargs and not more:  # Gemma 3n passes them by position
         raise UnsupportedModelError(f"{type(layer).__name__} was called without {ROW_ARGUMENTS[0]}")

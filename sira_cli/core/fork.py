@@ -27,7 +27,7 @@ import torch
 from torch import Tensor, nn
 from transformers.cache_utils import Cache
 
-from sira_cli.core.arguments import CACHE, cache_of, hidden_of, with_hidden
+from sira_cli.core.arguments import CACHE, Args, Kwargs, cache_of, hidden_of, with_hidden
 from sira_cli.core.attention import Split, scaled_by_column, two_streams
 from sira_cli.core.cache import known_streams, open_streams, share_layers
 from sira_cli.core.config import SiraConfig
@@ -164,7 +164,7 @@ class Fork:
         """Return which of the prompt's CF rows this pass may see, `[B, T]`; None: all but fillers, as for SIRA."""
         return None
 
-    def begin(self, model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def begin(self, model: nn.Module, args: Args, kwargs: Kwargs) -> Any:
         """Before the model: find P_img in a prompt (Algorithm 1, input)."""
         input_ids = kwargs.get("input_ids", args[0] if args else None)
         if input_ids is None:
@@ -225,7 +225,7 @@ class Fork:
             )
         return self.choose_cf_rows(self.image, valid)
 
-    def drop_rows(self, layer: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def drop_rows(self, layer: nn.Module, args: Args, kwargs: Kwargs) -> Any:
         """Before each layer that shares keys: keep only the last row of each stream of a prompt."""
         now = self.running()
         if now.cf_rows is not None and cache_of(args, kwargs) is not None and not now.recorded:
@@ -238,7 +238,7 @@ class Fork:
             self._last_layer.end()
         return None if now.whole is None else last_row_inputs(layer, now, args, kwargs)
 
-    def open(self, now: Pass, kwargs: dict[str, Any]) -> None:
+    def open(self, now: Pass, kwargs: Kwargs) -> None:
         """Prepare the cache for both streams of a prompt, or count the rows of a step."""
         now.cache = cache_of((), kwargs)
         if now.cf_rows is not None:  # this pass is a prompt
@@ -249,7 +249,7 @@ class Fork:
             now.streams.steps += 1
         now.texts = now.streams.rows.shape[0]
 
-    def fork_streams(self, layer: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def fork_streams(self, layer: nn.Module, args: Args, kwargs: Kwargs) -> Any:
         """Before layer b: append the CF stream's rows to h^b (Algorithm 1, lines 5-6 and 13-14)."""
         now = self.running()
         hidden = hidden_of(layer, args, kwargs)
@@ -269,7 +269,7 @@ class Fork:
             packed = pack_rows(hidden, now.cf_rows)  # [B, q + T, d]
         return with_hidden(layer, args, kwargs, packed)
 
-    def run_both(self, layer: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def run_both(self, layer: nn.Module, args: Args, kwargs: Kwargs) -> Any:
         """Before each layer b..L-1: positions, and other arguments with a row per token, for both streams (Eq. 2)."""
         now, given = self.running(), (*args[1:], *kwargs, *kwargs.values())
         for known, both in now.calls:  # most layers share theirs
@@ -312,7 +312,7 @@ class Fork:
         now = self.running()
         return None if now.cf_rows is None or now.recorded else LastRows(now.q, now.cf_rows.shape[1], self._last_rows)
 
-    def join(self, norm: nn.Module, args: tuple[Any, ...]) -> Any:
+    def join(self, norm: nn.Module, args: Args) -> Any:
         """Before the final norm: keep the last rows of each stream, stacked along the batch (Eq. 3)."""
         now, hidden, rows = self.running(), args[0], self._last_rows  # [B, q + T, d]
         if now.cf_rows is not None:
@@ -322,7 +322,7 @@ class Fork:
         h_full, h_cf = hidden[:, now.q - rows : now.q], hidden[:, -rows:]  # [B, rows, d]
         return (torch.cat([h_full, h_cf], dim=0), *args[1:])  # [2B, rows, d]
 
-    def contrast_logits(self, model: nn.Module, args: tuple[Any, ...], output: Any) -> Any:
+    def contrast_logits(self, model: nn.Module, args: Args, output: Any) -> Any:
         """After the model: z_cd = (1 + alpha) z_full - alpha z_cf, in float32 (Eq. 4)."""
         now = self.running()
         self._pass = None

@@ -13,6 +13,7 @@ from typing import Any, Protocol
 import transformers
 from torch import nn
 
+from sira_cli.core.arguments import Args, Kwargs
 from sira_cli.core.census import MIXED_BEAMS
 from sira_cli.core.compiled import check_uncompiled
 from sira_cli.errors import AttachError, UnsupportedModelError
@@ -108,7 +109,7 @@ def _generate(model: Any, generate: Callable[..., Any], *args: Any, **options: A
     return generate(*args, **options)
 
 
-def _check_call(model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+def _check_call(model: nn.Module, args: Args, kwargs: Kwargs) -> None:
     ids = kwargs.get("input_ids")
     if ids is None or ids.shape[1] != 1:  # a prompt
         check_uncompiled(model)  # again: parts may have been compiled since the block began

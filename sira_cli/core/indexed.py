@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 from transformers.cache_utils import DynamicIndexedLayer
 
-from sira_cli.core.arguments import hidden_of, mask_name, with_layer
+from sira_cli.core.arguments import Args, Kwargs, hidden_of, mask_name, with_layer
 from sira_cli.core.hooks import Removable
 from sira_cli.core.masks import Pass, cf_mask, has_rows
 from sira_cli.core.streams import LateRows, Streams
@@ -54,7 +54,7 @@ class _BothStreams:
         self._running = running
         self._cf: dict[str, Any] = {}  # arguments for the CF stream while the full one runs
 
-    def before(self, attention: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def before(self, attention: Any, args: Args, kwargs: Kwargs) -> Any:
         """Before the module: keep the full stream's rows."""
         now = self._running()
         batch, rows = hidden_of(attention, args, kwargs).shape[:2]  # B, q + T
@@ -70,7 +70,7 @@ class _BothStreams:
         full, self._cf = ({name: part(value, of) for name, value in given.items()} for of in streams)
         return args, {**full, mask: kwargs[mask]}
 
-    def after(self, attention: Any, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> Any:
+    def after(self, attention: Any, args: Args, kwargs: Kwargs, output: Any) -> Any:
         """After the module: run the CF stream, and join the rows of both as the layer expects them."""
         now = self._running()
         cf, self._cf = self._cf, {}

@@ -17,7 +17,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from sira_cli.core.arguments import mask_name, parameters
+from sira_cli.core.arguments import Args, Kwargs, mask_name, parameters
 from sira_cli.core.families import ROW_ARGUMENTS, Backbone
 from sira_cli.core.hooks import Removable
 from sira_cli.core.masks import Pass, pack_rows
@@ -45,7 +45,7 @@ class LastRows:
         return rows
 
 
-def last_row_inputs(layer: nn.Module, now: Pass, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, Any]:
+def last_row_inputs(layer: nn.Module, now: Pass, args: Args, kwargs: Kwargs) -> tuple[Any, Any]:
     """Return a decoder layer's arguments, except hidden states, reduced to a prompt's last row."""
     name = mask_name(layer, kwargs)
     mask = kwargs[name]  # [B or 1, H, q, kv]
@@ -68,10 +68,10 @@ class LastRowsOnly:
     def begin(self, rows: LastRows) -> None:
         """Put the hooks on."""
 
-        def take(module: nn.Module, args: tuple[Any, ...]) -> tuple[Tensor]:
+        def take(module: nn.Module, args: Args) -> tuple[Tensor]:
             return (rows.take(args[0]),)
 
-        def put_back(module: nn.Module, args: tuple[Any, ...], output: Tensor) -> Tensor:
+        def put_back(module: nn.Module, args: Args, output: Tensor) -> Tensor:
             return rows.put_back(output)
 
         for module in self._modules:
@@ -95,7 +95,7 @@ def features_of_late_layers(backbone: Backbone, boundary: int, running: Callable
     if FEATURES not in parameters(type(backbone.decoder).forward):
         return
 
-    def take(decoder: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def take(decoder: nn.Module, args: Args, kwargs: Kwargs) -> Any:
         features = kwargs.get(FEATURES) or {}
         late.clear()
         late.update({layer: rows for layer, rows in features.items() if layer > boundary})
@@ -104,7 +104,7 @@ def features_of_late_layers(backbone: Backbone, boundary: int, running: Callable
             return None
         return args, {**kwargs, FEATURES: {key: rows for key, rows in features.items() if key not in late}}
 
-    def add(layer: int, module: nn.Module, args: tuple[Any, ...]) -> Any:
+    def add(layer: int, module: nn.Module, args: Args) -> Any:
         if layer not in late:
             return None
         now, hidden = running(), args[0]  # [B, q + T, d]

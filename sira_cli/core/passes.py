@@ -21,7 +21,7 @@ import torch
 from torch import Tensor, nn
 from transformers.cache_utils import Cache, DynamicCache
 
-from sira_cli.core.arguments import CACHE, mask_name
+from sira_cli.core.arguments import CACHE, Args, Kwargs, mask_name
 from sira_cli.core.attention import scaled_by_column
 from sira_cli.core.cache import full_stream
 from sira_cli.core.config import SiraConfig
@@ -243,7 +243,7 @@ class _ForkPerK(Fork):
         yield self.norm.register_forward_pre_hook(self.join)
         yield self.model.register_forward_hook(self._keep_logits)
 
-    def _run_cf(self, k: int, layer: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> None:
+    def _run_cf(self, k: int, layer: nn.Module, args: Args, kwargs: Kwargs, output: Any) -> None:
         """After the full stream's layer L - k: run the CF streams through it; one of them may begin here."""
         now = self.running()
         rows = now.cf_rows
@@ -286,12 +286,12 @@ class _ForkPerK(Fork):
             old = self._shared_keys.get(kind)
             self._shared_keys[kind] = tuple(new) if old is None else tuple(map(torch.cat, zip(old, new, strict=True)))
 
-    def join(self, norm: nn.Module, args: tuple[Any, ...]) -> Any:
+    def join(self, norm: nn.Module, args: Args) -> Any:
         """Before the final norm: keep the last row of every stream, stacked along the batch."""
         full = args[0][:, -1:]  # [B, 1, d]
         return (torch.cat([full, self._cf[:, -1:].to(full.device)]), *args[1:])  # [(1 + n) B, 1, d]
 
-    def _keep_logits(self, model: nn.Module, args: tuple[Any, ...], output: Any) -> None:
+    def _keep_logits(self, model: nn.Module, args: Args, output: Any) -> None:
         """After the model: split the logits by stream."""
         self.end()
         self.logits = output.logits[:, -1].float().chunk(1 + len(self.ks))

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor, nn
 from transformers.cache_utils import LinearAttentionCacheLayerMixin, LinearAttentionLayer
 
-from sira_cli.core.arguments import hidden_of, mask_name, with_hidden, with_layer
+from sira_cli.core.arguments import Args, Kwargs, hidden_of, mask_name, with_hidden, with_layer
 from sira_cli.core.hooks import Removable
 from sira_cli.core.masks import Pass
 from sira_cli.core.streams import Streams
@@ -78,7 +78,7 @@ class _BothStreams:
         self._running = running
         self._cf = torch.empty(0)  # [B, T, d] while a prompt's full stream runs
 
-    def before(self, mixer: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def before(self, mixer: Any, args: Args, kwargs: Kwargs) -> Any:
         """Before the mixer: in a prompt pass the full stream only; in a step make the streams texts of a batch."""
         now = self._running()
         hidden = hidden_of(mixer, args, kwargs)  # [B, q + T, d]
@@ -92,7 +92,7 @@ class _BothStreams:
         states = None if late is None else late.states
         return with_hidden(mixer, args, with_layer(kwargs, mixer.layer_idx, states), hidden)
 
-    def after(self, mixer: Any, args: tuple[Any, ...], kwargs: dict[str, Any], output: Tensor) -> Tensor:
+    def after(self, mixer: Any, args: Args, kwargs: Kwargs, output: Tensor) -> Tensor:
         """After the mixer: in a prompt run the CF stream; join the rows of both streams as the layer expects them."""
         now = self._running()
         if now.cf_rows is None:

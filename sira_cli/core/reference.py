@@ -16,6 +16,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from sira_cli.core.arguments import Args, Kwargs
+
 
 @dataclass(frozen=True)
 class Prompt:
@@ -64,7 +66,7 @@ def decode(
 def counterfactual(model: Any, inputs: Mapping[str, Tensor], image: Tensor, k: int) -> Tensor:
     """z_cf of the last row, `[V]`: layers b..L-1 under M^cf; image rows neither write nor read recurrent states."""
 
-    def mask_image(layer: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def mask_image(layer: Any, args: Args, kwargs: Kwargs) -> Any:
         hidden, causal = args[0], kwargs["attention_mask"]
         size = hidden.shape[-2]
         if causal is None:
@@ -78,11 +80,11 @@ def counterfactual(model: Any, inputs: Mapping[str, Tensor], image: Tensor, k: i
 
     text = (~image[0]).nonzero().flatten()  # [T]
 
-    def take_text(state: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def take_text(state: Any, args: Args, kwargs: Kwargs) -> Any:
         hidden = kwargs["hidden_states"]
         return args, {**kwargs, "hidden_states": hidden[:, text.to(hidden.device)]}
 
-    def put_back(state: Any, args: tuple[Any, ...], output: Tensor) -> Tensor:
+    def put_back(state: Any, args: Args, output: Tensor) -> Tensor:
         rows = output.new_zeros(1, image.shape[1], output.shape[2])
         rows[:, text.to(rows.device)] = output  # image rows get nothing from the state, and nothing reads them
         return rows

@@ -9,12 +9,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from sira_cli.core.arguments import cache_of, hidden_of, mask_name, with_cache, with_hidden
+from sira_cli.core.arguments import Kwargs, cache_of, hidden_of, mask_name, with_cache, with_hidden
 from sira_cli.core.upstream import attention_of, set_attention
 from sira_cli.errors import UnsupportedModelError
 
 
-def attention_rows(attention: Any, kwargs: dict[str, Any], rows: int, method: str) -> Tensor:
+def attention_rows(attention: Any, kwargs: Kwargs, rows: int, method: str) -> Tensor:
     """Return the weights of the last `rows` query rows, `[B, H, rows, kv]` float32, each row's sum 1.
 
     Call it in a forward hook of the attention module, when its keys are in the cache.

@@ -15,6 +15,8 @@ from sira_cli.methods.settings import setting
 if TYPE_CHECKING:
     from torch import Tensor
 
+    from sira_cli.core.arguments import Args
+
 WINDOW = (20, 29)  # the layers 20 to 28 of LLaVA-1.5-7B's 32
 
 
@@ -45,7 +47,7 @@ class Deco(Method):
         head = model.get_output_embeddings()
         inputs: dict[int, Tensor] = {}  # [B, d], the last row of each late layer's input
 
-        def keep(number: int, layer: Any, args: tuple[Any, ...]) -> None:
+        def keep(number: int, layer: Any, args: Args) -> None:
             inputs[number] = args[0][:, -1].clone()  # a view would keep every row of the prompt
 
         def correct(model: Any, args: Any, output: Any) -> Any:

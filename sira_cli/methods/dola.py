@@ -17,6 +17,8 @@ from sira_cli.methods.settings import setting
 if TYPE_CHECKING:
     from torch import Tensor
 
+    from sira_cli.core.arguments import Args
+
 
 @dataclass(frozen=True)
 class Dola(Method):
@@ -54,7 +56,7 @@ class Dola(Method):
         tied = head.weight is model.get_input_embeddings().weight
         early: dict[int, Tensor] = {}  # [B, d], last rows of the candidates
 
-        def keep(number: int, layer: Any, args: tuple[Any, ...]) -> None:
+        def keep(number: int, layer: Any, args: Args) -> None:
             early[number] = args[0][:, -1]
 
         def contrast(model: Any, args: Any, output: Any) -> Any:

@@ -16,6 +16,8 @@ from sira_cli.methods.settings import setting
 if TYPE_CHECKING:
     from torch import Tensor
 
+    from sira_cli.core.arguments import Args, Kwargs
+
 WIDTH = 32  # width of a slice; o_proj's output of LLaVA-1.5-7B has 32 layers of 128 slices
 SHARE = 256 / (32 * 128)  # share of all slices that a level changes: the published 256 of that model
 LEVELS = ("image", "object")
@@ -136,7 +138,7 @@ def _adding(vector: Tensor) -> Callable[..., Tensor]:
     return add
 
 
-def _check_pass(model: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+def _check_pass(model: Any, args: Args, kwargs: Kwargs) -> None:
     """Check that this pass uses only the last position to predict a token."""
     from sira_cli.core.arguments import cache_of  # brings torch
 

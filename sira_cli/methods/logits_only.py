@@ -15,6 +15,8 @@ from sira_cli.methods.base import Ability, Inputs, Method
 if TYPE_CHECKING:
     from torch import Tensor
 
+    from sira_cli.core.arguments import Args, Kwargs
+
 
 @dataclass(frozen=True)
 class LogitsOnly(Method):
@@ -49,7 +51,7 @@ class LogitsOnly(Method):
         earlier: list[Tensor] = []  # [B, V] each, of the running prompts
         prompt, own = 0, None  # columns, and a reference to the cache
 
-        def decide(model: Any, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> Any:
+        def decide(model: Any, args: Args, kwargs: Kwargs, output: Any) -> Any:
             nonlocal prompt, own
             cache = cache_of(args, kwargs)
             if cache is None:

@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from transformers.cache_utils import DynamicCache, DynamicLayer
 
-from sira_cli.core.arguments import CACHE, cache_of, mask_name
+from sira_cli.core.arguments import CACHE, Args, Kwargs, cache_of, mask_name
 from sira_cli.core.families import check_columns, find_backbone
 from sira_cli.core.hooks import Removable
 from sira_cli.core.upstream import last_logits_only, next_inputs
@@ -65,7 +65,7 @@ class Passes:
         attention: Any = self._layers[-1].self_attn
         yield attention.register_forward_hook(self._keep_weights, with_kwargs=True)
 
-    def prompt(self, input_ids: Tensor, kwargs: dict[str, Any]) -> Tensor:
+    def prompt(self, input_ids: Tensor, kwargs: Kwargs) -> Tensor:
         """Run B prompts `[B, S]`, and return the logits of the first token for K beams each, `[B K, V]` float32."""
         cache = cache_of((), kwargs)
         if type(cache) is not DynamicCache or cache.offloading or cache.get_seq_length():
@@ -188,7 +188,7 @@ class Passes:
         )
         return self._model(**inputs, return_dict=True)
 
-    def _part_siblings(self, layer: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def _part_siblings(self, layer: nn.Module, args: Args, kwargs: Kwargs) -> Any:
         """Before each layer: no token sees its siblings; otherwise each sees the same as the first one."""
         count = self._siblings
         if count < 2:
@@ -203,7 +203,7 @@ class Passes:
         rest = first[..., :-count].expand(-1, -1, count, -1)
         return args, {**kwargs, name: torch.cat([rest, siblings], dim=-1)}
 
-    def _keep_weights(self, attention: Any, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> None:
+    def _keep_weights(self, attention: Any, args: Args, kwargs: Kwargs, output: Any) -> None:
         """After the last layer's attention: compute its weights."""
         if self._siblings:
             self._weights = attention_rows(attention, kwargs, self._siblings, "opera")

@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 from transformers.cache_utils import DynamicCache
 
-from sira_cli.core.arguments import CACHE, cache_of
+from sira_cli.core.arguments import CACHE, Args, Kwargs, cache_of
 from sira_cli.core.families import find_backbone, position_state, positions_kept
 from sira_cli.core.hooks import attached_hooks
 from sira_cli.core.upstream import last_logits_only, next_inputs, position_ids
@@ -59,7 +59,7 @@ class SecondPass:
         self._position_state = position_state(model)
         self.is_second = False  # True while the second pass runs, which calls the same hook
 
-    def _after(self, model: Any, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> Any:
+    def _after(self, model: Any, args: Args, kwargs: Kwargs, output: Any) -> Any:
         """After the first pass: run the second, and replace the first one's logits with the rule's."""
         if self.is_second:
             return output

@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from sira_cli.core.arguments import cache_of
+from sira_cli.core.arguments import Args, Kwargs, cache_of
 from sira_cli.core.config import SiraConfig
 from sira_cli.core.families import check_columns, find_backbone
 from sira_cli.core.fork import Fork
@@ -76,7 +76,7 @@ class SidFork(Fork):
         chosen = self._chosen.to(rows.device).gather(1, rows)
         return self._live & (~image | chosen)
 
-    def _rank(self, attention: Any, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> None:
+    def _rank(self, attention: Any, args: Args, kwargs: Kwargs, output: Any) -> None:
         """After layer b - 1's attention: choose the image tokens that its last row attends to least."""
         self.running()
         cache = cache_of(args, kwargs)

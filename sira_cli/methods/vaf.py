@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
+    from sira_cli.core.arguments import Args, Kwargs
+
 MIDDLE = (9, 15)  # the layers 9 to 14 of LLaVA-1.5-7B's 32
 
 
@@ -103,7 +105,7 @@ class _Prompt:
     new: int = 0  # tokens after the prompt
     factors: dict[Any, Tensor] = field(default_factory=dict)  # of this pass, [B, 1, S + new, 1], by device
 
-    def follow(self, model: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    def follow(self, model: Any, args: Args, kwargs: Kwargs) -> None:
         """Read a prompt, or count a new token; a hook before the model."""
         from sira_cli.core.arguments import cache_of
 

@@ -17,6 +17,8 @@ from sira_cli.methods.text_only import WithoutImage
 if TYPE_CHECKING:
     from torch import Tensor
 
+    from sira_cli.core.arguments import Kwargs
+
 STRENGTHS = {"caption": 0.17, "ask": 0.01}  # run_chair.sh and run_pope.sh
 WINDOW = (25, 30)  # of LLaVA-1.5-7B's 32 layers, for the logits
 
@@ -96,7 +98,7 @@ class _Steering:
         against = F.cosine_similarity(x, -v, dim=-1).clamp(min=0)  # [B, q]
         return self._strength * (1 + against[..., None]) * v
 
-    def measure(self, model: Any, args: Any, kwargs: dict[str, Any]) -> None:
+    def measure(self, model: Any, args: Any, kwargs: Kwargs) -> None:
         """Before a prompt: run it with and without its image, and keep each layer's direction from one to the other."""
         from torch.nn import functional as F
 
