@@ -60,15 +60,15 @@ def attend_by(modules: Iterable[Any], function: Callable[[Any, Any], Any]) -> Re
 
     A module finds its attention function by a name in its config, so each gets a copy of its config with our name.
     """
-    own = [(module, module.config) for module in modules]
-    for module, config in own:
+    configs = [(module, module.config) for module in modules]
+    for module, config in configs:
         config = copy.copy(config)
         _attending[module] = function(module, _own_attention(module, attention_of(config)))
         set_attention(config, _NAME)
         module.config = config
 
     def restore() -> None:
-        for module, config in own:
+        for module, config in configs:
             module.config = config
             _attending.pop(module, None)
 
@@ -106,10 +106,11 @@ def _in_each_stream(
     """Attend within each stream: `query [B, H, q + T, D]` -> `[B, q + T, H, D]`, and the full stream's weights."""
     # expand: the cache of latent attention holds compressed rows, common to all heads
     q, cf_mask, cf_keys, cf_values, cf_columns, last = split(attention_mask)
-    streams = q, query.shape[2] - q
+    streams = (q, query.shape[2] - q)
     full_query, cf_query = query.split_with_sizes(streams, 2)
     if cf_columns is not None:
-        cf_keys, cf_values = _columns(key, cf_columns), _columns(value, cf_columns)
+        cf_keys = _columns(key, cf_columns)
+        cf_values = _columns(value, cf_columns)
     elif cf_keys is None or cf_values is None:
         key, cf_keys = key.split_with_sizes(streams, 2)
         value, cf_values = value.split_with_sizes(streams, 2)
@@ -117,13 +118,17 @@ def _in_each_stream(
         cf_keys, cf_values = expand(cf_keys, cf_values)
     if attention_mask is not None:  # a sliding window's mask has no columns before the window
         window = attention_mask.shape[-1]
-        key, value = key[:, :, -window:], value[:, :, -window:]
+        key = key[:, :, -window:]
+        value = value[:, :, -window:]
     # Layers may be on several devices, including those that share keys.
     cf_mask = None if cf_mask is None else cf_mask.to(query.device)
-    cf_keys, cf_values = cf_keys.to(query.device), cf_values.to(query.device)
+    cf_keys = cf_keys.to(query.device)
+    cf_values = cf_values.to(query.device)
     if last is not None:
-        full_query, cf_query = full_query[:, :, -1:], cf_query[:, :, -1:]  # [B, H, 1, D]
-        attention_mask, cf_mask = (None if mask is None else mask[:, :, -1:] for mask in (attention_mask, cf_mask))
+        full_query = full_query[:, :, -1:]  # [B, H, 1, D]
+        cf_query = cf_query[:, :, -1:]
+        attention_mask = None if attention_mask is None else attention_mask[:, :, -1:]
+        cf_mask = None if cf_mask is None else cf_mask[:, :, -1:]
     full, weights = attend(module, full_query, key, value, attention_mask, **kwargs)
     if sdpa and streams == (1, 1) and (cf_mask is None or cf_mask.shape[1] == 1):
         cf = _one_row(cf_query, cf_keys, cf_values, cf_mask, **kwargs)
@@ -157,8 +162,10 @@ def _one_row(
 
 def _columns(stored: Tensor, columns: Tensor) -> Tensor:
     """Take some columns of keys or values: `[B, H, kv, D]`, `[B, N]` -> `[B, H, N, D]`."""
-    heads, width = stored.shape[1], stored.shape[3]
-    return stored.gather(2, columns.to(stored.device)[:, None, :, None].expand(-1, heads, -1, width))
+    heads = stored.shape[1]
+    width = stored.shape[3]
+    index = columns.to(stored.device)[:, None, :, None]
+    return stored.gather(2, index.expand(-1, heads, -1, width))
 
 
 ALL_ATTENTION_FUNCTIONS.register(_NAME, _attend)

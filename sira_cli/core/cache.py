@@ -69,7 +69,8 @@ class LateLayer(LateRows, RoomyLayer):
 
     def __init__(self, own: DynamicLayer, streams: Streams) -> None:
         super().__init__()
-        self.own, self.streams = own, streams  # the model's own layer, which this one replaces; both streams' rows
+        self.own = own  # the model's own layer, which this one replaces
+        self.streams = streams  # both streams' rows
         self.cf = RoomyLayer()  # keys and values of the CF stream
         self._both: dict[str, tuple[Tensor, Tensor, Tensor, int]] = {}
 
@@ -80,7 +81,8 @@ class LateLayer(LateRows, RoomyLayer):
         filled = self.is_initialized and bool(own.keys.numel())
         columns = own.keys.shape[2] if filled else 0
         cf_columns = own.cf.keys.shape[2] if filled else 0
-        new = streams.prompt + streams.steps - columns, streams.rows.shape[1] + streams.steps - cf_columns
+        steps = streams.steps  # in a step no properties are called: they would cost each layer two calls
+        new = (streams.prompt + steps - columns, streams.rows.shape[1] + steps - cf_columns)
         if key_states.shape[2] != sum(new):
             raise AttachError(
                 f"{key_states.shape[2]} rows arrived at a late layer's cache, not {new[0]} and {new[1]} of the two "
@@ -99,16 +101,19 @@ class LateLayer(LateRows, RoomyLayer):
         for name, rows in new.items():
             full = getattr(self, name)
             cf = getattr(self.cf, name)
-            column, cf_columns = full.shape[2], cf.shape[2]
+            column = full.shape[2]
+            cf_columns = cf.shape[2]
             # start: first column of the CF stream
             used, cf_used, room, start = self._both.get(name, (None, None, rows, 0))
             if used is not full or cf_used is not cf or column == start or start + cf_columns == room.shape[2]:
                 start = column + ROOM
                 room = rows.new_empty(*rows.shape[:2], start + cf_columns + ROOM, rows.shape[3])
-                room[:, :, :column], room[:, :, start : start + cf_columns] = full, cf
+                room[:, :, :column] = full
+                room[:, :, start : start + cf_columns] = cf
             cf_column = start + cf_columns
             room[:, :, column : cf_column + 1 : cf_column - column] = rows
-            used, cf_used = room[:, :, : column + 1], room[:, :, start : cf_column + 1]
+            used = room[:, :, : column + 1]
+            cf_used = room[:, :, start : cf_column + 1]
             self._both[name] = used, cf_used, room, start
             setattr(self, name, used)
             setattr(self.cf, name, cf_used)
@@ -119,7 +124,8 @@ class LateSharedLayer(DummyLayer):
 
     def __init__(self, own: DynamicLayer | DummyLayer, streams: Streams) -> None:
         super().__init__()  # type: ignore[no-untyped-call] # not annotated upstream
-        self.own, self.streams = own, streams
+        self.own = own
+        self.streams = streams
 
 
 def own_layer(layer: Any) -> Any:
@@ -149,7 +155,8 @@ def open_streams(cache: Cache | None, boundary: int, layers: int, streams: Strea
         return
     while len(cache.layers) < layers:
         cache.layers.append(DynamicLayer())
-    cache.layers[boundary:layers] = [_late_layer(own_layer(layer), streams) for layer in cache.layers[boundary:layers]]
+    late = [_late_layer(own_layer(layer), streams) for layer in cache.layers[boundary:layers]]
+    cache.layers[boundary:layers] = late
 
 
 # An empty layer for both streams takes the place of an empty one of the model's own, by its type.
@@ -220,7 +227,8 @@ def _plain(layer: Any, texts: Tensor, first: int, last: int) -> Any:
 def _fill(new: Any, old: Any, texts: Tensor, first: int, last: int) -> None:
     new.lazy_initialization(old.keys, old.values)
     index = texts.to(old.keys.device)
-    new.keys, new.values = (each[:, :, first:last].index_select(0, index) for each in (old.keys, old.values))
+    new.keys = old.keys[:, :, first:last].index_select(0, index)
+    new.values = old.values[:, :, first:last].index_select(0, index)
 
 
 def known_streams(cache: Cache | None, boundary: int) -> Streams:

@@ -33,11 +33,11 @@ from sira_cli.core.cache import known_streams, open_streams, share_layers
 from sira_cli.core.config import SiraConfig
 from sira_cli.core.families import ROW_ARGUMENTS, check_row_arguments, fork_place, untested
 from sira_cli.core.hooks import Removable, Undo, attached_hooks
-from sira_cli.core.indexed import two_choices
+from sira_cli.core.indexed import TwoChoices
 from sira_cli.core.last_rows import LastRows, LastRowsOnly, features_of_late_layers, last_row_inputs
 from sira_cli.core.masks import Pass, cf_columns, cf_mask, pack_rows, text_rows, valid_rows
 from sira_cli.core.outputs import OF_ALL_ROWS, asked, check_training, show_full_stream
-from sira_cli.core.recurrent import two_states
+from sira_cli.core.recurrent import TwoStates
 from sira_cli.core.reusable import reusable
 from sira_cli.core.rules import contrast, plausible
 from sira_cli.core.streams import OnStep
@@ -144,8 +144,8 @@ class Fork:
         yield two_streams(
             {late: mixer.module for late, mixer in enumerate(self._mixers) if mixer.plain}, self.split_attention
         )
-        yield from two_choices([mixer.module for mixer in self._mixers if mixer.indexed], self.running)
-        yield from two_states([mixer.module for mixer in self._mixers if mixer.recurrent], self.running)
+        yield from TwoChoices.put_on([mixer.module for mixer in self._mixers if mixer.indexed], self.running)
+        yield from TwoStates.put_on([mixer.module for mixer in self._mixers if mixer.recurrent], self.running)
         yield Undo(self._last_layer.end)
         yield from scaled_by_column([mixer.module for mixer in self._mixers], self.columns)
         yield self.norm.register_forward_pre_hook(self.join)
@@ -156,8 +156,15 @@ class Fork:
         return self.running().columns()
 
     def choose_cf_rows(self, image: Tensor, valid: Tensor) -> tuple[Tensor, Tensor]:
-        """Choose the prompt's rows that form the CF stream: for SIRA the text rows."""
-        # P_img and not padding, [B, S] bool -> positions [B, T], and False at fillers, [B, T] bool
+        """Choose the prompt's rows that form the CF stream: for SIRA the text rows.
+
+        Args:
+            image: `[B, S]` bool, P_img.
+            valid: `[B, S]` bool, False at padding.
+
+        Returns:
+            positions `[B, T]`, and bool `[B, T]`, False at fillers.
+        """
         return text_rows(image, valid)
 
     def visible_cf_rows(self, now: Pass) -> Tensor | None:
@@ -271,19 +278,20 @@ class Fork:
 
     def run_both(self, layer: nn.Module, args: Args, kwargs: Kwargs) -> Any:
         """Before each layer b..L-1: positions, and other arguments with a row per token, for both streams (Eq. 2)."""
-        now, given = self.running(), (*args[1:], *kwargs, *kwargs.values())
-        for known, both in now.calls:  # most layers share theirs
-            if len(known) == len(given) and all(map(operator.is_, known, given)):
-                return (*args[:1], *both[0]), both[1]
+        now = self.running()
+        call = (*args[1:], *kwargs, *kwargs.values())
+        for earlier, (packed_args, packed) in now.calls:  # most layers share theirs
+            if len(earlier) == len(call) and all(map(operator.is_, earlier, call)):
+                return (*args[:1], *packed_args), packed
         if now.cf_rows is not None:  # a prompt: in a step anything may look like one row per token
             check_row_arguments(layer, args[1:], kwargs, now.has_rows)
         packed = dict(kwargs)
         for name in ROW_ARGUMENTS:
             if name in kwargs:
                 packed[name] = now.pack(kwargs[name])
-        both = tuple(map(now.pack, args[1:])), packed
-        now.calls.append((given, both))
-        return (*args[:1], *both[0]), both[1]
+        packed_args = tuple(map(now.pack, args[1:]))
+        now.calls.append((call, (packed_args, packed)))
+        return (*args[:1], *packed_args), packed
 
     def split_attention(self, late_layer: int, mask: Tensor | None) -> Split:
         """Inside attention of layer b + `late_layer`: the CF stream's mask, keys and values."""
@@ -310,16 +318,21 @@ class Fork:
     def last_rows(self) -> LastRows | None:
         """Return a prompt's rows that `join` keeps, if the last layer need not finish others. None in a step."""
         now = self.running()
-        return None if now.cf_rows is None or now.recorded else LastRows(now.q, now.cf_rows.shape[1], self._last_rows)
+        if now.cf_rows is None or now.recorded:
+            return None
+        return LastRows(now.q, now.cf_rows.shape[1], self._last_rows)
 
     def join(self, norm: nn.Module, args: Args) -> Any:
         """Before the final norm: keep the last rows of each stream, stacked along the batch (Eq. 3)."""
-        now, hidden, rows = self.running(), args[0], self._last_rows  # [B, q + T, d]
+        now = self.running()
+        hidden = args[0]  # [B, q + T, d]
+        rows = self._last_rows
         if now.cf_rows is not None:
             self._last_layer.end()
         if now.recorded:
             now.normed = norm.forward(hidden[:, : now.q], *args[1:])  # a call would come back to this hook
-        h_full, h_cf = hidden[:, now.q - rows : now.q], hidden[:, -rows:]  # [B, rows, d]
+        h_full = hidden[:, now.q - rows : now.q]  # [B, rows, d]
+        h_cf = hidden[:, -rows:]  # [B, rows, d]
         return (torch.cat([h_full, h_cf], dim=0), *args[1:])  # [2B, rows, d]
 
     def contrast_logits(self, model: nn.Module, args: Args, output: Any) -> Any:

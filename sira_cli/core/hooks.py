@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -31,6 +31,30 @@ class Undo:
     """A function that undoes a change, as a `Removable`."""
 
     remove: Callable[[], None]
+
+
+class AroundModules:
+    """Two hooks around each of some modules of the late layers; subclasses define them, with a state per module."""
+
+    def __init__(self, running: Callable[[], Any]) -> None:
+        """Keep the function that returns the `Pass` under way."""
+        self.running = running
+
+    @classmethod
+    def put_on(cls, modules: Iterable[nn.Module], running: Callable[[], Any]) -> Iterator[Removable]:
+        """Put the hooks on one by one, and yield the handle of each."""
+        for module in modules:
+            hooks = cls(running)
+            yield module.register_forward_pre_hook(hooks.before, with_kwargs=True)
+            yield module.register_forward_hook(hooks.after, with_kwargs=True)
+
+    def before(self, module: Any, args: Args, kwargs: Kwargs) -> Any:
+        """Before the module: return its arguments."""
+        raise NotImplementedError
+
+    def after(self, module: Any, args: Args, kwargs: Kwargs, output: Any) -> Any:
+        """After the module: return its output."""
+        raise NotImplementedError
 
 
 _attached: weakref.WeakSet[nn.Module] = weakref.WeakSet()

@@ -6,15 +6,14 @@ of rows, among text rows only. So the whole module runs once per stream, each wi
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from transformers.cache_utils import DynamicIndexedLayer
 
 from sira_cli.core.arguments import Args, Kwargs, hidden_of, mask_name, with_layer
-from sira_cli.core.hooks import Removable
+from sira_cli.core.hooks import AroundModules
 from sira_cli.core.masks import Pass, cf_mask, has_rows
 from sira_cli.core.streams import LateRows, Streams
 from sira_cli.errors import AttachError
@@ -25,7 +24,8 @@ class LateIndexedLayer(LateRows, DynamicIndexedLayer):
 
     def __init__(self, own: DynamicIndexedLayer, streams: Streams) -> None:
         super().__init__()  # type: ignore[no-untyped-call] # not annotated upstream
-        self.own, self.streams = own, streams  # the model's own layer, which this one replaces; both streams' rows
+        self.own = own  # the model's own layer, which this one replaces
+        self.streams = streams  # both streams' rows
         self.cf = DynamicIndexedLayer()  # the CF stream's layer
 
     def update(self, key_states: Tensor, value_states: Tensor, *args: Any, **kwargs: Any) -> tuple[Tensor, Tensor]:
@@ -39,41 +39,35 @@ class LateIndexedLayer(LateRows, DynamicIndexedLayer):
         return super().update(key_states, value_states, *args, **kwargs)
 
 
-def two_choices(attentions: Sequence[nn.Module], running: Callable[[], Pass]) -> Iterator[Removable]:
-    """Run attention modules with an indexer once per stream; yield the handle of each hook."""
-    for attention in attentions:
-        both = _BothStreams(running)
-        yield attention.register_forward_pre_hook(both.before, with_kwargs=True)
-        yield attention.register_forward_hook(both.after, with_kwargs=True)
+class TwoChoices(AroundModules):
+    """The hooks by which an attention module with an indexer runs once per stream."""
 
-
-class _BothStreams:
-    """The hooks around one attention module."""
-
-    def __init__(self, running: Callable[[], Pass]) -> None:
-        self._running = running
-        self._cf: dict[str, Any] = {}  # arguments for the CF stream while the full one runs
+    _cf: dict[str, Any]  # arguments for the CF stream while the full one runs
 
     def before(self, attention: Any, args: Args, kwargs: Kwargs) -> Any:
         """Before the module: keep the full stream's rows."""
-        now = self._running()
+        now: Pass = self.running()
         batch, rows = hidden_of(attention, args, kwargs).shape[:2]  # B, q + T
         mask = mask_name(attention, kwargs)
 
-        def part(given: Any, of: slice) -> Any:
-            if isinstance(given, tuple):
-                return tuple(part(each, of) for each in given)
-            return given[:, of] if has_rows(given, batch, rows) else given
+        def part(argument: Any, stream: slice) -> Any:
+            if isinstance(argument, tuple):
+                return tuple(part(element, stream) for element in argument)
+            return argument[:, stream] if has_rows(argument, batch, rows) else argument
 
-        given = {name: value for name, value in kwargs.items() if name != mask}
-        streams = slice(now.q), slice(now.q, None)
-        full, self._cf = ({name: part(value, of) for name, value in given.items()} for of in streams)
-        return args, {**full, mask: kwargs[mask]}
+        full = {mask: kwargs[mask]}
+        self._cf = {}
+        for name, argument in kwargs.items():
+            if name != mask:
+                full[name] = part(argument, slice(now.q))
+                self._cf[name] = part(argument, slice(now.q, None))
+        return args, full
 
     def after(self, attention: Any, args: Args, kwargs: Kwargs, output: Any) -> Any:
         """After the module: run the CF stream, and join the rows of both as the layer expects them."""
-        now = self._running()
-        cf, self._cf = self._cf, {}
+        now: Pass = self.running()
+        cf = self._cf
+        self._cf = {}
         name = mask_name(attention, kwargs)
         mask = kwargs[name]
         seen = now.once(mask, lambda: cf_mask(mask, now.streams, now.newest()))

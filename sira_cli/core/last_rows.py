@@ -35,7 +35,8 @@ class LastRows:
 
     def take(self, rows: Tensor) -> Tensor:
         """Take the full stream's last rows, then the CF stream's: `[B, q + T, ...]` -> `[B, 2 count, ...]`."""
-        return torch.cat([rows[:, self.q - self.count : self.q], rows[:, -self.count :]], dim=1)
+        full = rows[:, self.q - self.count : self.q]
+        return torch.cat([full, rows[:, -self.count :]], dim=1)
 
     def put_back(self, taken: Tensor) -> Tensor:
         """Put taken rows back in place, among zeros: `[B, 2 count, ...]` -> `[B, q + T, ...]`."""
@@ -49,9 +50,13 @@ def last_row_inputs(layer: nn.Module, now: Pass, args: Args, kwargs: Kwargs) -> 
     """Return a decoder layer's arguments, except hidden states, reduced to a prompt's last row."""
     name = mask_name(layer, kwargs)
     mask = kwargs[name]  # [B or 1, H, q, kv]
-    rows = {name: now.last(kwargs[name]) for name in ROW_ARGUMENTS if name in kwargs}
-    rows[name] = mask if mask is None else now.once(mask, lambda: mask[:, :, -1:])
-    return (*args[:1], *map(now.last, args[1:])), {**kwargs, **rows}
+    reduced = dict(kwargs)
+    for argument in ROW_ARGUMENTS:
+        if argument in kwargs:
+            reduced[argument] = now.last(kwargs[argument])
+    if mask is not None:
+        reduced[name] = now.once(mask, lambda: mask[:, :, -1:])
+    return (*args[:1], *map(now.last, args[1:])), reduced
 
 
 class LastRowsOnly:
@@ -96,18 +101,20 @@ def features_of_late_layers(backbone: Backbone, boundary: int, running: Callable
         return
 
     def take(decoder: nn.Module, args: Args, kwargs: Kwargs) -> Any:
-        features = kwargs.get(FEATURES) or {}
         late.clear()
-        late.update({layer: rows for layer, rows in features.items() if layer > boundary})
-        masks[:] = [kwargs["vision_mask"]] if late else []
+        shared: dict[int, Tensor] = {}
+        for layer, rows in (kwargs.get(FEATURES) or {}).items():
+            (late if layer > boundary else shared)[layer] = rows
         if not late:
             return None
-        return args, {**kwargs, FEATURES: {key: rows for key, rows in features.items() if key not in late}}
+        masks[:] = [kwargs["vision_mask"]]
+        return args, {**kwargs, FEATURES: shared}
 
     def add(layer: int, module: nn.Module, args: Args) -> Any:
         if layer not in late:
             return None
-        now, hidden = running(), args[0]  # [B, q + T, d]
+        now = running()
+        hidden = args[0]  # [B, q + T, d]
         mask = masks[0].to(hidden.device)
         rows = hidden.new_zeros(len(hidden), now.q, hidden.shape[-1])
         rows = rows.masked_scatter(mask, late.pop(layer).to(hidden.device, hidden.dtype))

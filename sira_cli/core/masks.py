@@ -51,17 +51,25 @@ def has_rows(part: object, batch: int, q: int) -> bool:
 
 
 def pack_rows(rows: Tensor, cf_rows: Tensor | None) -> Tensor:
-    """Append the CF stream's rows: `[B or 1, q, ...]` -> `[B, q + T, ...]`."""
-    # cf_rows [B, T] positions; None: all rows
+    """Append the CF stream's rows: `[B or 1, q, ...]` -> `[B, q + T, ...]`.
+
+    Args:
+        rows: of the full stream.
+        cf_rows: `[B, T]` positions of the CF stream's rows; None: all rows.
+    """
     if cf_rows is None:
         return torch.cat([rows, rows], dim=1)
-    return torch.cat([rows.expand(len(cf_rows), *rows.shape[1:]), take_rows(rows, cf_rows)], dim=1)
+    full = rows.expand(len(cf_rows), *rows.shape[1:])
+    return torch.cat([full, take_rows(rows, cf_rows)], dim=1)
 
 
 def take_rows(rows: Tensor, cf_rows: Tensor) -> Tensor:
     """Take only the CF stream's rows: `[B or 1, q, ...]`, `[B, T]` -> `[B, T, ...]`."""
     width = rows.shape[2:]
-    index = cf_rows.to(rows.device).view(*cf_rows.shape, *(1 for _ in width)).expand(*cf_rows.shape, *width)
+    index = cf_rows.to(rows.device)
+    for _ in width:
+        index = index.unsqueeze(-1)
+    index = index.expand(*cf_rows.shape, *width)
     return rows.expand(len(cf_rows), *rows.shape[1:]).gather(1, index)
 
 
@@ -77,10 +85,16 @@ def cf_columns(model_mask: Tensor | None, streams: Streams) -> Tensor:
 def cf_mask(model_mask: Tensor | None, streams: Streams, rows: Tensor, visible: Tensor | None = None) -> Tensor | None:
     """Build the CF stream's mask from the model's mask at the positions of its rows.
 
-    The model's is None (causal, nothing padded), bool or additive float `[B or 1, H, q, kv]`, whose last row belongs to
-    the newest position -> the same kind, `[B, H, R, N]` for N rows so far; for None: None if all is visible, else bool.
+    Args:
+        model_mask: None (causal, nothing padded), bool or additive float `[B or 1, H, q, kv]`; its last row belongs to
+            the newest position.
+        streams: all N rows so far.
+        rows: `[B, R]` positions of the newest rows, the queries.
+        visible: `[B, T]`, of the prompt's CF rows; None: all but fillers.
+
+    Returns:
+        the same kind as `model_mask`, `[B, H, R, N]`; for None: None if all is visible, else bool.
     """
-    # rows [B, R] positions of the newest rows, the queries; visible [B, T] of the prompt's CF rows, None: not fillers
     seen = streams.seen(visible)  # [B, N]
     if model_mask is None:
         if seen is None:
@@ -88,15 +102,18 @@ def cf_mask(model_mask: Tensor | None, streams: Streams, rows: Tensor, visible: 
         causal = streams.positions()[:, None, :] <= rows[:, :, None]  # [B, R, N]
         return (seen[:, None, :] & causal)[:, None]
 
-    batch, (heads, q, kv) = len(rows), model_mask.shape[1:]
+    batch, queries = rows.shape
+    heads, q, kv = model_mask.shape[1:]
     positions = streams.positions()  # [B, N]
     row = rows - (streams.full_rows - q)  # [B, R] which row of the model's mask
     column = positions - streams.first_column(kv)  # [B, N] which column
     index = column.clamp(0, kv - 1)  # [B, N]
     picked = model_mask.to(rows.device).expand(batch, heads, q, kv)
-    picked = picked.gather(2, row[:, None, :, None].expand(batch, heads, rows.shape[1], kv))
-    picked = picked.gather(3, index[:, None, None, :].expand(batch, heads, rows.shape[1], positions.shape[1]))
-    visible = index == column if seen is None else (index == column) & seen  # [B, N]; nothing outside a sliding window
+    picked = picked.gather(2, row[:, None, :, None].expand(batch, heads, queries, kv))
+    picked = picked.gather(3, index[:, None, None, :].expand(batch, heads, queries, positions.shape[1]))
+    visible = index == column  # [B, N]; nothing outside a sliding window
+    if seen is not None:
+        visible = visible & seen
     if picked.dtype == torch.bool:
         return picked & visible[:, None, None, :]
     return picked.masked_fill(~visible[:, None, None, :], torch.finfo(picked.dtype).min)
@@ -145,7 +162,10 @@ class Pass:
 
     def keep_last(self) -> None:
         """Continue as in a decoding step, with the newest row of each stream."""
-        self.whole, self.q, self.cf_rows, self.live = self.q, 1, None, None
+        self.whole = self.q
+        self.q = 1
+        self.cf_rows = None
+        self.live = None
         self.packed.clear()
         self.calls.clear()
 
@@ -170,17 +190,14 @@ class Pass:
             return tuple(map(self.pack, rows))
         if not has_rows(rows, self.texts, self.q):
             return rows
-        known = self.packed.get(id(rows))
-        if known is None:
+        if id(rows) not in self.packed:
             # A step's one row takes part in both streams: for it no more calls than needed.
-            known = rows, torch.cat([rows, rows], 1) if self.cf_rows is None else pack_rows(rows, self.cf_rows)
-            self.packed[id(rows)] = known
-        return known[1]
+            packed = torch.cat([rows, rows], 1) if self.cf_rows is None else pack_rows(rows, self.cf_rows)
+            self.packed[id(rows)] = (rows, packed)
+        return self.packed[id(rows)][1]
 
     def once(self, source: Tensor | None, pack: Callable[[], Any]) -> Any:
         """Return `source`, packed once by `pack`: layers share masks and embeddings."""
-        known = self.packed.get(id(source))
-        if known is None:
-            known = source, pack()
-            self.packed[id(source)] = known
-        return known[1]
+        if id(source) not in self.packed:
+            self.packed[id(source)] = (source, pack())
+        return self.packed[id(source)][1]

@@ -53,9 +53,10 @@ class ImagePrefix:
         ids = inputs["input_ids"]
         self.length = length  # p, number of rows
         self._model = model
-        self._inputs = {
-            name: value[:, :length] if value.shape == ids.shape else value for name, value in inputs.items()
-        }
+        self._inputs = dict(inputs)
+        for name, value in inputs.items():
+            if value.shape == ids.shape:
+                self._inputs[name] = value[:, :length]
         self._position_state = position_state(model)
         self._cache = cache or DynamicCache(config=model.config.get_text_config(decoder=True))
         if cache is not None:
@@ -69,8 +70,16 @@ class ImagePrefix:
     def of(
         cls, model: Any, inputs: Mapping[str, Tensor], image: Tensor, row: int, cache: Cache, place: int
     ) -> ImagePrefix | None:
-        """Take the first rows of a prompt from the cache it was decoded with; None if the cache no longer has them."""
-        # image [B, S]; row: number of the prompt; place: number of its text in the cache
+        """Take the first rows of a prompt from the cache it was decoded with; None if the cache no longer has them.
+
+        Args:
+            model: the model.
+            inputs: of all B prompts, left-padded.
+            image: `[B, S]` bool, P_img.
+            row: number of the prompt, from 0.
+            cache: its cache.
+            place: number of its text in the cache.
+        """
         if model.config.model_type in BIDIRECTIONAL:
             return None
         ids = inputs["input_ids"]
@@ -79,12 +88,12 @@ class ImagePrefix:
         rows = full_stream(cache, place, first, last)
         if rows is None:
             return None
-        own = {
-            name: value[row : row + 1, first:] if value.shape == ids.shape else value[row : row + 1]
-            for name, value in inputs.items()
-            if len(value) == len(ids) and not value.is_floating_point()  # no samples: only positions are still needed
-        }
-        return cls(model, own, last - first, rows)
+        of_prompt = {}
+        for name, value in inputs.items():
+            if len(value) == len(ids) and not value.is_floating_point():  # no samples: only positions are still needed
+                start = first if value.shape == ids.shape else 0
+                of_prompt[name] = value[row : row + 1, start:] if start else value[row : row + 1]
+        return cls(model, of_prompt, last - first, rows)
 
     @property
     def ids(self) -> Tensor:
@@ -94,14 +103,16 @@ class ImagePrefix:
     @torch.no_grad()
     def last_logits(self, tails: Sequence[Sequence[int]]) -> Tensor:
         """Return the logits after each tail, as if it followed the prefix alone: `[Q, V]` float32."""
-        parts = [self._pass(tails[first : first + TAILS_AT_ONCE]) for first in range(0, len(tails), TAILS_AT_ONCE)]
-        return torch.cat(parts)
+        logits = []
+        for first in range(0, len(tails), TAILS_AT_ONCE):
+            logits.append(self._pass(tails[first : first + TAILS_AT_ONCE]))
+        return torch.cat(logits)
 
     def _pass(self, tails: Sequence[Sequence[int]]) -> Tensor:
         device = self._inputs["input_ids"].device
         longest = max(map(len, tails))
-        # Padded on the right: no row sees later rows.
-        ids = torch.tensor([[*tail, *[0] * (longest - len(tail))] for tail in tails], device=device)  # [Q, T]
+        padded = [[*tail, *[0] * (longest - len(tail))] for tail in tails]  # on the right: no row sees later rows
+        ids = torch.tensor(padded, device=device)  # [Q, T]
         ends = sorted({len(tail) - 1 for tail in tails})  # a list works with hidden states on any device
         cache = copy.deepcopy(self._cache)
         for layer in cache.layers:  # the only text, once per tail; recurrent states can be repeated in no other way
@@ -110,13 +121,14 @@ class ImagePrefix:
             positions = self._positions(longest)
             more = {}
             if positions is not None:
-                own = positions[..., self.length :]
-                more["position_ids"] = own.expand(*own.shape[:-2], len(tails), longest)
+                new = positions[..., self.length :]
+                more["position_ids"] = new.expand(*new.shape[:-2], len(tails), longest)
             logits = self._model(
                 input_ids=ids, **more, **{CACHE: cache}, use_cache=True, logits_to_keep=ends
             ).logits  # [Q, number of different ends, V]
-        found: Tensor = logits[list(range(len(tails))), [ends.index(len(tail) - 1) for tail in tails]].float()
-        return found
+        columns = [ends.index(len(tail) - 1) for tail in tails]
+        last: Tensor = logits[list(range(len(tails))), columns].float()
+        return last
 
     def _positions(self, more: int) -> Tensor | None:
         """Return the positions of the prefix and `more` rows after it, or None if the model takes no positions."""
@@ -124,12 +136,11 @@ class ImagePrefix:
         if "position_ids" not in inspect.signature(model.forward).parameters:
             return None
         ids = self._inputs["input_ids"]
-        grown = {
-            name: torch.cat([value, value.new_full((1, more), int(name == "attention_mask"))], dim=1)
-            if value.shape == ids.shape
-            else value
-            for name, value in self._inputs.items()
-        }
+        grown = dict(self._inputs)
+        for name, value in self._inputs.items():
+            if value.shape == ids.shape:
+                new = value.new_full((1, more), int(name == "attention_mask"))
+                grown[name] = torch.cat([value, new], dim=1)
         return position_ids(model, grown["input_ids"], grown)
 
 
@@ -154,7 +165,8 @@ def score(model: nn.Module, config: SiraConfig, inputs: Any, texts: Sequence[Seq
             model(**followed(model, inputs, [text[:-1] for text in texts]), use_cache=False, logits_to_keep=1)
         finally:
             keep_rows.remove()
-    (normed,), (last,) = rows, steps  # [2B, N, d]
+    (normed,) = rows  # [2B, N, d]
+    (last,) = steps
     device = last.full.device  # that of the inputs; the head may be on another
     head = _head(model, normed[:, -1:], torch.cat([last.full, last.cf])[:, None])
     for start in range(0, longest, ROWS_AT_ONCE):
@@ -202,7 +214,10 @@ def _head(model: Any, normed: Tensor, theirs: Tensor) -> Callable[[Tensor], Tens
         return cap * torch.tanh(plain(rows) / cap)
 
     heads = (plain,) if math.isinf(cap) else (capped, plain)
-    differences = [float((head(normed).to(theirs.device) - theirs).abs().max()) for head in heads]
+    differences = []
+    for head in heads:
+        difference = head(normed).to(theirs.device) - theirs
+        differences.append(float(difference.abs().max()))
     if min(differences) > 0.02 * float(theirs.abs().max()) + 1e-3:
         raise UnsupportedModelError(
             "the model does more after its final norm than a linear head and a soft cap: "
@@ -273,7 +288,8 @@ class _ForkPerK(Fork):
         more = map(text_rows, args[1:])
         self._cf_columns = torch.cat([rows] * n)
         found = layer.forward(self._cf, *more, **{**kwargs, **changed})  # a call would come back to this hook
-        self._cf, self._cf_columns = found[0] if isinstance(found, tuple) else found, None
+        self._cf = found[0] if isinstance(found, tuple) else found
+        self._cf_columns = None
 
     def columns(self) -> Tensor:
         """Return the column of each row of the running layer, for the CF streams or the full one."""
@@ -282,9 +298,10 @@ class _ForkPerK(Fork):
     def _share_keys(self, full: Mapping[str, tuple[Tensor, Tensor]], rows: Tensor) -> None:
         """Give a new stream the text columns of the keys that shared layers have stored so far."""
         for kind, stored in full.items():
-            new = [take_rows(each.transpose(1, 2), rows).transpose(1, 2) for each in stored]  # [B, H, T, D]
-            old = self._shared_keys.get(kind)
-            self._shared_keys[kind] = tuple(new) if old is None else tuple(map(torch.cat, zip(old, new, strict=True)))
+            text = [take_rows(states.transpose(1, 2), rows).transpose(1, 2) for states in stored]  # [B, H, T, D]
+            if kind in self._shared_keys:
+                text = [torch.cat(both) for both in zip(self._shared_keys[kind], text, strict=True)]
+            self._shared_keys[kind] = tuple(text)
 
     def join(self, norm: nn.Module, args: Args) -> Any:
         """Before the final norm: keep the last row of every stream, stacked along the batch."""

@@ -11,15 +11,14 @@ them to zero, as is done with padding, would differ: the state would still decay
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from transformers.cache_utils import LinearAttentionCacheLayerMixin, LinearAttentionLayer
 
 from sira_cli.core.arguments import Args, Kwargs, hidden_of, mask_name, with_hidden, with_layer
-from sira_cli.core.hooks import Removable
+from sira_cli.core.hooks import AroundModules
 from sira_cli.core.masks import Pass
 from sira_cli.core.streams import Streams
 from sira_cli.errors import AttachError, UnsupportedModelError
@@ -30,17 +29,19 @@ class LateStateLayer(LinearAttentionCacheLayerMixin):
 
     def __init__(self, own: LinearAttentionLayer, streams: Streams) -> None:
         super().__init__(number_of_states=own.number_of_states)
-        self.own, self.streams = own, streams  # the model's own layer, which this one replaces; both streams' rows
+        self.own = own  # the model's own layer, which this one replaces
+        self.streams = streams  # both streams' rows
         # along the batch the full stream's, then the CF stream's; while a prompt runs, only the full stream's
         self.states = LinearAttentionLayer(number_of_states=own.number_of_states)
 
     def stack(self, cf: LinearAttentionLayer) -> None:
         """After the prompt: append the CF stream's states, `[B, ...]` -> `[2B, ...]`."""
         full = self.states
-        for both, text in ((full.conv_states, cf.conv_states), (full.recurrent_states, cf.recurrent_states)):
-            for index, state in both.items():
+        kinds = ((full.conv_states, cf.conv_states), (full.recurrent_states, cf.recurrent_states))
+        for states, cf_states in kinds:
+            for index, state in states.items():
                 if state is not None:
-                    both[index] = torch.cat([state, text[index]])  # type: ignore[list-item]
+                    states[index] = torch.cat([state, cf_states[index]])  # type: ignore[list-item]
 
     def reset(self) -> None:
         """Empty both streams."""
@@ -63,41 +64,33 @@ class LateStateLayer(LinearAttentionCacheLayerMixin):
         """Do nothing: there is no state."""
 
 
-def two_states(mixers: Sequence[nn.Module], running: Callable[[], Pass]) -> Iterator[Removable]:
-    """Run recurrent mixers once per stream; yield the handle of each hook."""
-    for mixer in mixers:
-        both = _BothStreams(running)
-        yield mixer.register_forward_pre_hook(both.before, with_kwargs=True)
-        yield mixer.register_forward_hook(both.after, with_kwargs=True)
+class TwoStates(AroundModules):
+    """The hooks by which a recurrent mixer runs once per stream."""
 
-
-class _BothStreams:
-    """The hooks around one recurrent mixer."""
-
-    def __init__(self, running: Callable[[], Pass]) -> None:
-        self._running = running
-        self._cf = torch.empty(0)  # [B, T, d] while a prompt's full stream runs
+    _cf: Tensor  # [B, T, d] while a prompt's full stream runs
 
     def before(self, mixer: Any, args: Args, kwargs: Kwargs) -> Any:
         """Before the mixer: in a prompt pass the full stream only; in a step make the streams texts of a batch."""
-        now = self._running()
+        now: Pass = self.running()
         hidden = hidden_of(mixer, args, kwargs)  # [B, q + T, d]
         if hidden is None:
             raise UnsupportedModelError(f"{type(mixer).__name__} was called without hidden states")
         if now.cf_rows is None:
             hidden = torch.cat([hidden[:, :1], hidden[:, 1:]])  # [2B, 1, d]
         else:
-            hidden, self._cf = hidden[:, : now.q], hidden[:, now.q :]  # [B, q, d], [B, T, d]
+            self._cf = hidden[:, now.q :]  # [B, T, d]
+            hidden = hidden[:, : now.q]  # [B, q, d]
         late: Any = None if now.cache is None else now.cache.layers[mixer.layer_idx]
         states = None if late is None else late.states
         return with_hidden(mixer, args, with_layer(kwargs, mixer.layer_idx, states), hidden)
 
     def after(self, mixer: Any, args: Args, kwargs: Kwargs, output: Tensor) -> Tensor:
         """After the mixer: in a prompt run the CF stream; join the rows of both streams as the layer expects them."""
-        now = self._running()
+        now: Pass = self.running()
         if now.cf_rows is None:
             return torch.cat(output.chunk(2), dim=1)  # [B, 2, d]
-        cf, self._cf = self._cf, torch.empty(0)
+        cf = self._cf
+        del self._cf
         live = now.streams.seen()  # [B, T], None: no fillers
         late: Any = None if now.cache is None else now.cache.layers[mixer.layer_idx]
         states = None if late is None else LinearAttentionLayer(number_of_states=late.number_of_states)

@@ -43,10 +43,19 @@ class Reference:
 def decode(
     prompt: Prompt, k: int, alpha: float, steps: int, follow: Sequence[int] | None = None, beta: float | None = None
 ) -> Reference:
-    """Decode T = `steps` tokens with greedy Algorithm 1, or follow a given text of at least T - 1 tokens."""
-    inputs, image = dict(prompt.inputs), prompt.image
+    """Decode T = `steps` tokens with greedy Algorithm 1.
+
+    Args:
+        prompt: the model and a prompt.
+        k, alpha, beta: K, the contrast strength, and the cut-off (None: none).
+        steps: T.
+        follow: a text of at least T - 1 tokens to follow instead of the likeliest tokens.
+    """
+    inputs = dict(prompt.inputs)
+    image = prompt.image
     tokens: list[int] = []
-    full, cf = [], []
+    full: list[Tensor] = []
+    cf: list[Tensor] = []
     for step in range(steps):
         z_full = prompt.model(**inputs, use_cache=False).logits[0, -1].float()
         z_cf = counterfactual(prompt.model, inputs, image, k)
@@ -67,7 +76,8 @@ def counterfactual(model: Any, inputs: Mapping[str, Tensor], image: Tensor, k: i
     """z_cf of the last row, `[V]`: layers b..L-1 under M^cf; image rows neither write nor read recurrent states."""
 
     def mask_image(layer: Any, args: Args, kwargs: Kwargs) -> Any:
-        hidden, causal = args[0], kwargs["attention_mask"]
+        hidden = args[0]
+        causal = kwargs["attention_mask"]
         size = hidden.shape[-2]
         if causal is None:
             causal = torch.ones(size, size, dtype=torch.bool, device=hidden.device).tril()[None, None]

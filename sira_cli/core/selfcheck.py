@@ -14,16 +14,23 @@ from sira_cli.core.config import SiraConfig
 from sira_cli.core.fork import Step, attach
 from sira_cli.core.upstream import set_attention
 
-OLDEST, NEWEST = "5.19", "5.24"  # versions of transformers that the tests ran with
+OLDEST = "5.19"  # version of transformers that the tests ran with, as the next one
+NEWEST = "5.24"
 TESTED = f"{OLDEST} to {NEWEST}"
 TOLERANCE = 1e-4  # of logits, in float32
-IMAGE, PATCHES, TOKENS = 63, 4, 12
+IMAGE = 63  # id of the image token
+PATCHES = 4
+TOKENS = 12  # of the prompt
 
 
 def is_tested(version: str) -> bool:
     """Return whether the tests ran with a version of transformers, or with another patch of it."""
-    oldest, newest, asked = ([int(part) for part in each.split(".")[:2]] for each in (OLDEST, NEWEST, version))
-    return oldest <= asked <= newest
+    return _numbers(OLDEST) <= _numbers(version) <= _numbers(NEWEST)
+
+
+def _numbers(version: str) -> list[int]:
+    """Return the first two numbers of a version."""
+    return [int(part) for part in version.split(".")[:2]]
 
 
 @functools.cache
@@ -64,13 +71,14 @@ def _prompt() -> reference.Prompt:
 @torch.no_grad()
 def _difference(prompt: reference.Prompt) -> float:
     """Return the largest difference between the fork's logits and the reference's, over 3 tokens of its text."""
-    config, steps = SiraConfig(k=1), list[Step]()
+    config = SiraConfig(k=1)
+    steps: list[Step] = []
     with attach(prompt.model, config, on_step=steps.append):
         tokens = prompt.model.generate(**prompt.inputs, max_new_tokens=3, pad_token_id=0, suppress_tokens=[IMAGE])
     text = tokens[0, TOKENS:].tolist()
     expected = reference.decode(prompt, 1, config.alpha, len(text), follow=text)
-    pairs = (("full", expected.full), ("cf", expected.cf))
-    found = [torch.cat([getattr(step, name) for step in steps]) - own for name, own in pairs]
+    full = torch.cat([step.full for step in steps]) - expected.full
+    cf = torch.cat([step.cf for step in steps]) - expected.cf
     if not bool((expected.full - expected.cf).abs().amax() > 100 * TOLERANCE):
         raise AssertionError("both streams of the reference are the same")
-    return float(torch.stack(found).abs().max())
+    return float(torch.stack([full, cf]).abs().max())

@@ -131,7 +131,7 @@ class Chats:
         return {"chat_template": self.template, "add_generation_prompt": True, **self.switches}
 
     def _closing(self) -> str:
-        """Return what a template lacks to close the thought that it opens."""
+        """Return the text by which a template would close the thought that it opens; empty if it opens none."""
         tail = self.tail()
         markers = left_open(tail)
         if markers is None:
