@@ -103,8 +103,14 @@ def _in_each_stream(
     attention_mask: Tensor | None,
     **kwargs: Any,
 ) -> tuple[Tensor, Tensor | None]:
-    """Attend within each stream: `query [B, H, q + T, D]` -> `[B, q + T, H, D]`, and the full stream's weights."""
-    # expand: the cache of latent attention holds compressed rows, common to all heads
+    """Attend within each stream: `query [B, H, q + T, D]` -> `[B, q + T, H, D]`, and the full stream's weights.
+
+    Args:
+        attend, sdpa: the module's own attention function, and whether it is transformers' for sdpa.
+        expand: makes keys and values of the rows in a cache of latent attention, common to all heads; None: plain ones.
+        split: from the model's mask to the division of rows.
+        module, query, key, value, attention_mask, kwargs: as for `attend`.
+    """
     q, cf_mask, cf_keys, cf_values, cf_columns, last = split(attention_mask)
     streams = (q, query.shape[2] - q)
     full_query, cf_query = query.split_with_sizes(streams, 2)

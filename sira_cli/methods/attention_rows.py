@@ -19,12 +19,13 @@ def attention_rows(attention: Any, kwargs: Kwargs, rows: int, method: str) -> Te
 
     Call it in a forward hook of the attention module, when its keys are in the cache.
     """
-    cache, hidden = cache_of((), kwargs), hidden_of(attention, (), kwargs)
-    if cache is None or hidden is None:
+    cache = cache_of((), kwargs)
+    hidden = hidden_of(attention, (), kwargs)
+    if cache is None:
+        raise UnsupportedModelError(f"method {method} reads keys from the cache: leave out use_cache=False")
+    if hidden is None:
         raise UnsupportedModelError(
-            f"method {method} reads keys from the cache: leave out use_cache=False"
-            if cache is None
-            else f"method {method} does not know how {type(attention).__name__} gets its hidden states"
+            f"method {method} does not know how {type(attention).__name__} gets its hidden states"
         )
     stored = cache.layers[attention.layer_idx]
     name = mask_name(attention, kwargs)

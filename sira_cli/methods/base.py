@@ -80,6 +80,16 @@ class PromptBatch:
 class Method:
     """A way to pick the next token. Its dataclass fields are its settings, which decide its texts.
 
+    A new method is a frozen dataclass with a `name`, and `setting`s as fields. It overrides one function: a `TwoPasses`
+    or `LogitsOnly` its `rule`, any other `attach`. A method of a paper names the paper in its module's docstring, and
+    the equation or the authors' script in that of the class. Calls come in this order:
+
+        check_model      once, when a model is loaded
+        branch_inputs    for each batch of prompts, on the CPU, while the batch before it is decoded
+        for_task         for each batch; the next two are called on its result
+        generate         for each batch; it calls `attach`, then the model's `generate` inside that context
+        rule             for each new token, in a hook after the model
+
     Attributes:
         name: its value for `--method`.
         abilities: its abilities; all others are refused.
@@ -246,12 +256,26 @@ class Method:
 
 @dataclass(frozen=True)
 class TwoPasses(Method):
-    """A method whose contrast stream is a second pass with its own inputs; subclasses define these and the rule."""
+    """A method whose contrast stream is a second pass with its own inputs.
+
+    Subclasses define these inputs, `branch_inputs`, and the `rule` for the logits of both passes. The second pass has
+    a cache of its own, and gets each token that was picked.
+    """
 
     abilities = frozenset({Ability.BATCHES, Ability.SAMPLING})
 
     def rule(self, z: Tensor, z_contrast: Tensor, step: int) -> Tensor:
-        """Return the scores for processors and sampling."""
+        """Return the scores from which the next token of each text is picked, after processors and sampling.
+
+        Args:
+            z: `[B, V]` logits of the prompts and texts, float32.
+            z_contrast: `[B, V]` of the contrast stream for the same tokens, on the same device.
+            step: t, number of the new token: 1 at the first one.
+
+        Returns:
+            `[B, V]` float32; -inf at tokens that must not be picked. `sira_cli.core.rules` has the contrast and the
+            cut-off (`plausible`), which remembers its arguments for schemas and the guide.
+        """
         raise NotImplementedError
 
     def attach(self, model: Any, config: SiraConfig, prompts: Tensor, branch: Inputs) -> Decoding:
@@ -269,13 +293,17 @@ class TwoPasses(Method):
 
 @dataclass(frozen=True)
 class CutContrast(TwoPasses):
-    """(1 + alpha) z - alpha z' with APC, VCD's rule; subclasses define the inputs of z'."""
+    """(1 + alpha) z - alpha z' with APC, VCD's rule (Leng et al. 2024, arXiv:2311.16922).
+
+    Subclasses define the inputs of z', `branch_inputs`. Tokens with a probability in softmax(z) below `beta` times the
+    largest one are excluded.
+    """
 
     alpha: float = setting(1.0, "contrast strength", low=0)
     beta: float = setting(0.1, "plausibility cut-off", low=0, high=1, above_low=True)
 
     def rule(self, z: Tensor, z_contrast: Tensor, step: int) -> Tensor:
-        """Contrast, then cut off."""
+        """Contrast, then cut off; `[B, V]` each, the same at every step."""
         return plausible(contrast(z, z_contrast, self.alpha), z, self.beta)
 
 

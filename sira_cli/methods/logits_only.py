@@ -26,12 +26,15 @@ class LogitsOnly(Method):
     first_steps: ClassVar[int | None] = None  # whose logits are kept; None: of all steps
 
     def rule(self, z: Tensor, earlier: Sequence[Tensor], step: int) -> Tensor:
-        """Return the scores for processors and sampling.
+        """Return the scores from which the next token of each text is picked, after processors and sampling.
 
         Args:
             z: `[B, V]` logits of this step, in float32.
-            earlier: the same of the first steps of these texts.
-            step: number of tokens of these texts so far.
+            earlier: the same of the first `first_steps` steps of these texts, or of all; empty at the first token.
+            step: t, number of tokens of these texts so far: 0 at the first one.
+
+        Returns:
+            `[B, V]` float32; -inf at tokens that must not be picked.
         """
         raise NotImplementedError
 

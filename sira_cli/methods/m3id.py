@@ -31,5 +31,6 @@ class M3id(WithoutImage):
     def rule(self, z: Tensor, z_contrast: Tensor, step: int) -> Tensor:
         """Apply the rule, with (1 - g) / g = exp(decay t) - 1."""
         strength = math.expm1(min(self.decay * step, LARGEST))
-        full, contrast = z.log_softmax(dim=-1), z_contrast.log_softmax(dim=-1)
+        full = z.log_softmax(dim=-1)
+        contrast = z_contrast.log_softmax(dim=-1)
         return plausible(full + strength * (full - contrast), z, self.beta)

@@ -19,7 +19,9 @@ if TYPE_CHECKING:
 LENGTHS = ("published", "text")
 # Memory and time grow with beams, and with beams times candidates: all are run before a token is chosen.
 # The published search has 5 of each.
-MOST_BEAMS, MOST_CANDIDATES, MOST_ATTEMPTS = 32, 256, 100
+MOST_BEAMS = 32
+MOST_CANDIDATES = 256
+MOST_ATTEMPTS = 100
 MOST_ROWS = 1024
 
 
@@ -74,7 +76,12 @@ class Opera(Method):
         streamer: Any = None,
         **arguments: Any,
     ) -> Tensor:
-        """Decode B prompts together; see `Method.generate`.
+        """Decode B prompts together.
+
+        Args:
+            model, inputs, config, branch, on_attach, arguments: as for `Method.generate`; there is no contrast stream.
+            on_step: refused: there is no second stream to observe.
+            streamer: gets a token per text as soon as it is certain that all texts have one.
 
         `generate` of transformers prepares everything and calls this search instead of its own. Logits
         processors get B rows, one beam of each prompt at a time; stopping criteria get the continuations of one prompt.

@@ -34,11 +34,24 @@ Within = Callable[[], AbstractContextManager[None]]
 def second_pass(
     model: Any, prompts: Tensor, branch: Mapping[str, Tensor], rule: Rule, *, within: Within = nullcontext
 ) -> Iterator[SecondPass]:
-    """Replace the model's logits inside this context by `rule(z, z', t)`, `[B, V]` float32, t = 1 at the first token.
+    """Replace the model's logits inside this context by a rule for those of two passes.
 
-    `branch` holds inputs of the B contrast prompts, left-padded; each of its passes runs in a context from `within`.
+    Args:
+        model: a Hugging Face LVLM.
+        prompts: `[B, S]` ids that `generate` will get.
+        branch: inputs of the B contrast prompts, left-padded, on the model's device: `input_ids` and `attention_mask`
+            `[B, S']`, pixels, ...
+        rule: from z `[B, V]`, z' `[B, V]`, float32, and t, 1 at the first token, to the scores `[B, V]`.
+        within: makes the context in which each pass of the contrast stream runs.
+
+    Yields:
+        The contrast stream: its `cache`, and its `steps` so far.
+
+    Raises:
+        SettingsError: the branch has no ids or no mask.
+        UnsupportedModelError: in a pass, if the prompts are others, or several tokens come at once.
+        AttachError: the model is attached already, or its cache was filled outside.
     """
-    # prompts [B, S]: ids that `generate` will get
     backbone = find_backbone(model)
     passes = SecondPass(model, prompts, branch, rule, within)
     with attached_hooks(model, backbone.norm) as handles:
@@ -54,7 +67,10 @@ class SecondPass:
             raise SettingsError("the contrast branch has no input_ids and attention_mask: `Lvlm.prepare` makes them")
         self.cache: DynamicCache | None = None  # keys and values of the branch, never those of the full stream
         self.steps = 0  # passes since the prompt: the t of the rule
-        self._model, self._prompts, self._branch, self._rule = model, prompts, dict(branch), rule
+        self._model = model
+        self._prompts = prompts
+        self._branch = dict(branch)
+        self._rule = rule
         self._within = within
         self._position_state = position_state(model)
         self.is_second = False  # True while the second pass runs, which calls the same hook
@@ -95,7 +111,8 @@ class SecondPass:
     def _prompt(self) -> Tensor:
         """Run the branch's prompts into a new cache, and return z' `[B, V]`."""
         model = self._model
-        self.cache, self.steps = DynamicCache(config=model.config), 0
+        self.cache = DynamicCache(config=model.config)
+        self.steps = 0
         more: dict[str, Any] = {name: value for name, value in self._branch.items() if name != "input_ids"}
         self._ids = self._branch["input_ids"]  # [B, S']
         if "position_ids" in inspect.signature(model.forward).parameters:
@@ -112,8 +129,11 @@ class SecondPass:
         return self._forward(1)
 
     def _forward(self, new: int | None) -> Tensor:
-        model, more = self._model, {"next_sequence_length": new, "is_first_iteration": new is None}
-        output = model(**model.prepare_inputs_for_generation(self._ids, **more, **self._kwargs), return_dict=True)
+        model = self._model
+        inputs = model.prepare_inputs_for_generation(
+            self._ids, next_sequence_length=new, is_first_iteration=new is None, **self._kwargs
+        )
+        output = model(**inputs, return_dict=True)
         self._kwargs = next_inputs(model, output, self._kwargs)
         self.steps += 1
         z: Tensor = output.logits[:, -1].float()

@@ -240,7 +240,12 @@ def read_model(
     offline: bool = False,
     on_download: Callable[[Download], None] | None = None,
 ) -> ModelParts:
-    """Read the parts of a model; the arguments and errors are those of `sira_cli.load`."""
+    """Read the parts of a model.
+
+    Args:
+        source, method, device, offline, on_download: as for `sira_cli.load`, whose errors are also raised.
+        settings: of the preset and of the method, by name; those of the method are taken out.
+    """
     preset = source if isinstance(source, Preset) else presets.resolve(os.fspath(source))
     method = preset.method(method)
     of_method = {name: settings.pop(name) for name in tuple(settings) if method.owns(name)}

@@ -43,6 +43,17 @@ class LoadedModel(PromptInputs):
         k, layers, alpha: K (0 without a fork), L, and the contrast strength (0 without a contrast).
         parser, ends: what separates reasoning; the tokens that end a text.
         memo: what tasks keep from one batch to the next.
+
+    Args:
+        model, processor: the Hugging Face objects.
+        preset: every setting in force.
+        method: the decoding method; one that needs a calibration gets the model's.
+        revision: the version of the checkpoint.
+        vocabulary: that of another `LoadedModel` with the same tokenizer, to share its lock.
+
+    Raises:
+        SettingsError: the settings and the method cannot be combined, or do not fit the model.
+        UnsupportedModelError: the method cannot follow the model exactly.
     """
 
     def __init__(
