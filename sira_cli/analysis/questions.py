@@ -62,66 +62,89 @@ class QuestionSet:
 def in_splits(paths: Sequence[Path], folder: Path, limit: int | None = None, suffix: str = "") -> QuestionSet:
     """Read POPE's question files, each a split that is named after the file."""
     splits = tuple(split_names(paths))
-    by_picture: dict[str, dict[tuple[str, bool], list[str]]] = {}
+    asked_in: dict[str, dict[tuple[str, bool], list[str]]] = {}  # splits by picture, question and answer
     for path, split in zip(paths, splits, strict=True):
         for row in read_questions(path)[:limit]:
-            by_picture.setdefault(row.image, {}).setdefault((row.text + suffix, row.expected), []).append(split)
-    questions = tuple(
-        Question(picture, *asked, tuple(belongs_to))
-        for picture, about in by_picture.items()
-        for asked, belongs_to in about.items()
-    )
+            about_picture = asked_in.setdefault(row.image, {})
+            about_picture.setdefault((row.text + suffix, row.expected), []).append(split)
+    questions = []
+    for picture, about_picture in asked_in.items():
+        for (text, expected), belongs_to in about_picture.items():
+            questions.append(Question(picture, text, expected, tuple(belongs_to)))
     folder = folder.resolve()
-    return QuestionSet(splits, questions, lambda name: located(str(folder / name)), folder=str(folder))
+    return QuestionSet(splits, tuple(questions), lambda name: located(str(folder / name)), folder=str(folder))
 
 
 def with_places(
     paths: Sequence[Path], folder: Path, limit: int | None = None, annotations: Path | None = None
 ) -> QuestionSet:
     """Read POPE's question files, each question once, and the places of the objects, if there are annotations."""
-    found = in_splits(paths, folder, limit)
-    if len({(each.picture, each.text) for each in found.questions}) < len(found.questions):
+    read = in_splits(paths, folder, limit)
+    if len({(question.picture, question.text) for question in read.questions}) < len(read.questions):
         raise DataError(f"{paths[0]}: a question has both labels, here or in another file: leave one out")
-    rows = [[each.picture, each.text, each.expected] for each in found.questions]
+    rows = [[question.picture, question.text, question.expected] for question in read.questions]
     made_from = {"files": [path.name for path in paths], "questions_sha256": hash_of(questions=rows)}
     if annotations is None:
-        return replace(found, made_from=made_from)
-    files, names, outlines = _outlines_of(annotations, {image_of(picture) for picture in found.pictures})
-    # Categories have the names of the heads of CHAIR's list, whose other words questions may use.
-    words = {word: head for word, head in HEADS.items() if head in names} | {name: name for name in names}
+        return replace(read, made_from=made_from)
+    objects = _read_objects(annotations, {image_of(picture) for picture in read.pictures})
+    made_from["annotations"] = [file.name for file in objects.files]
+    return replace(read, outlines=objects.of_question, made_from=made_from)
 
-    def about(question: Question) -> Sequence[Outline]:
+
+@dataclass(frozen=True)
+class _Objects:
+    """The objects of some images, from COCO's files.
+
+    Attributes:
+        files: the files that were read.
+        categories: the category of each word that a question may use.
+        outlines: the outlines of objects, by image and category.
+    """
+
+    files: list[Path]
+    categories: dict[str, str]
+    outlines: dict[int | None, dict[str, list[Outline]]]
+
+    def of_question(self, question: Question) -> Sequence[Outline]:
+        """Return the outlines of the objects that a question names; of several categories, the longest word's."""
         text = question.text.lower()
-        named = [word for word in words if re.search(rf"\b{re.escape(word)}\b", text)]
-        in_image = outlines.get(image_of(question.picture), {})
-        return in_image.get(words[max(named, key=len)], ()) if named else ()
+        named = [word for word in self.categories if re.search(rf"\b{re.escape(word)}\b", text)]
+        if not named:
+            return ()
+        in_image = self.outlines.get(image_of(question.picture), {})
+        return in_image.get(self.categories[max(named, key=len)], ())
 
-    return replace(found, outlines=about, made_from={**made_from, "annotations": [file.name for file in files]})
 
-
-def _outlines_of(
-    path: Path, images: Collection[int | None]
-) -> tuple[list[Path], set[str], dict[int | None, dict[str, list[Outline]]]]:
-    """Return the files that were read, all categories, and the outlines of objects in some images, by category."""
+def _read_objects(path: Path, images: Collection[int | None]) -> _Objects:
+    """Read the objects of some images from COCO's file, or from all those in a folder."""
     files = [path] if path.is_file() else sorted([*path.glob(INSTANCES), *path.glob(f"annotations/{INSTANCES}")])
     if not files:
         raise DataError(f"{path}: expected COCO's instances_val2014.json or the like, or a folder that holds it")
-    names, outlines = set[str](), dict[int | None, dict[str, list[Outline]]]()
+    names: set[str] = set()
+    outlines: dict[int | None, dict[str, list[Outline]]] = {}
     for file in files:
         content = read_json(file)
         categories = {row["id"]: row["name"] for row in coco_rows(file, content, "categories", id=int, name=str)}
         names |= {*categories.values()}
         for row in coco_rows(file, content, "annotations", image_id=int, category_id=int):
             if row["image_id"] in images and row["category_id"] in categories:
-                try:
-                    x, y, width, height = map(float, row["bbox"])
-                except (KeyError, TypeError, ValueError):
-                    raise DataError(f"{file}: expected an object with its `bbox`: {brief(row, 80)}") from None
-                corners = (x, y, x + width, y, x + width, y + height, x, y + height)
-                outlines.setdefault(row["image_id"], {}).setdefault(categories[row["category_id"]], []).append(corners)
+                in_image = outlines.setdefault(row["image_id"], {})
+                in_image.setdefault(categories[row["category_id"]], []).append(_outline(file, row))
     if not outlines:
         raise DataError(f"{path}: has no objects of the questions' pictures")
-    return files, names, outlines
+    # Categories have the names of the heads of CHAIR's list, whose other words questions may use.
+    words = {word: head for word, head in HEADS.items() if head in names}
+    words |= {name: name for name in names}
+    return _Objects(files, words, outlines)
+
+
+def _outline(file: Path, row: Mapping[str, Any]) -> Outline:
+    """Return the box of an object."""
+    try:
+        x, y, width, height = map(float, row["bbox"])
+    except (KeyError, TypeError, ValueError):
+        raise DataError(f"{file}: expected an object with its `bbox`: {brief(row, 80)}") from None
+    return (x, y, x + width, y, x + width, y + height, x, y + height)
 
 
 def black_out(image: Image.Image, outlines: Sequence[Outline]) -> Image.Image:

@@ -44,10 +44,13 @@ def singular(word: str) -> str:
     """Return the singular of a noun; other words stay as they are."""
     lower = word.lower()
     if lower in _IRREGULAR:
-        return _IRREGULAR[lower].capitalize() if word[0].isupper() else _IRREGULAR[lower]
-    if ending := _COMPOUND.search(lower):
+        irregular = _IRREGULAR[lower]
+        return irregular.capitalize() if word[0].isupper() else irregular
+    ending = _COMPOUND.search(lower)
+    if ending is not None:
         return word[: ending.start()] + _IRREGULAR[ending[1]]
-    if len(word) < 4 or lower in _UNCHANGED or not lower.endswith("s") or lower.endswith(("ss", "us", "is")):
+    is_plural = lower.endswith("s") and not lower.endswith(("ss", "us", "is"))
+    if not is_plural or len(word) < 4 or lower in _UNCHANGED:
         return word
     if lower.endswith("ies") and len(word) > 4:
         return word[:-3] + "y"
@@ -126,16 +129,17 @@ class Nltk(Language):
                 versions["textblob"] = metadata.version("textblob")
             except metadata.PackageNotFoundError as error:
                 raise SettingsError(f"textblob is not installed, which the rule singular needs: {GET}") from error
-        for package in _PACKAGES if set(_TAGGED) & set(needs) else ("punkt_tab",):
+        needs_tagger = not set(_TAGGED).isdisjoint(needs)
+        for package in _PACKAGES if needs_tagger else ("punkt_tab",):
             versions[package] = _digest(package)
         self._facts = {"versions": versions}
         try:
             for need in needs:
                 getattr(self, need)("a")  # reads the rest of the data, where something may still be missing
         except (LookupError, OSError) as error:
-            lines = [line.strip(" *") for line in str(error).splitlines()]
-            line = next(filter(None, lines), type(error).__name__)
-            raise SettingsError(f"NLTK's data is incomplete: {line}: {GET}") from error
+            lines = (line.strip(" *") for line in str(error).splitlines())
+            first = next(filter(None, lines), type(error).__name__)
+            raise SettingsError(f"NLTK's data is incomplete: {first}: {GET}") from error
 
     def lemmas(self, text: str) -> list[str]:
         """Tag all tokens at once, as OPERA's chair.py does; unusual tags count as nouns."""
@@ -171,7 +175,8 @@ def _nltk_version() -> str:
         import nltk
     except ImportError as error:
         raise SettingsError(f"NLTK is not installed: {GET}") from error
-    if [int(part) for part in re.findall(r"\d+", nltk.__version__)[:2]] < [3, 9]:
+    major_minor = re.findall(r"\d+", nltk.__version__)[:2]
+    if list(map(int, major_minor)) < [3, 9]:
         raise SettingsError(f"NLTK {nltk.__version__} is too old, 3.9 is the first that loads no pickles: {GET}")
     return str(nltk.__version__)
 
@@ -208,6 +213,9 @@ def _singular(word: str) -> str:
     """Return a singular as pattern.en's `singularize` does: textblob's rules, without textblob's later corrections."""
     from textblob.en import inflect
 
-    if "christmas".endswith(word) or word.endswith(tuple(f"{each}s" for each in inflect.singular_ie)):
+    plurals_of_ie = tuple(f"{ending}s" for ending in inflect.singular_ie)
+    if "christmas".endswith(word) or word.endswith(plurals_of_ie):
         return word
-    return word[:-2] if word.endswith("buses") else str(inflect.singularize(word, custom={"jeans": "jean"}))
+    if word.endswith("buses"):
+        return word[:-2]
+    return str(inflect.singularize(word, custom={"jeans": "jean"}))

@@ -187,45 +187,96 @@ def read_traces(path: Path) -> list[TracedText]:
     Raises:
         BadTraceError: the file cannot be read, is empty, or a line is not one of a trace: which, and why.
     """
-    name, traces = one_line(str(path)), list[TracedText]()
-    begin, run, tokens = 0, None, list[Token]()
-
-    def check(fits: bool, problem: str) -> None:
-        if not fits:
-            raise BadTraceError(f"{name}, line {number}: {problem}; {_HINT}")
-
+    name = one_line(str(path))
     try:
         lines = path.read_bytes().splitlines(keepends=True)
     except OSError as error:
         raise BadTraceError(f"{name}: cannot be read: {error.strerror}") from None
+    traces = _Traces(path)
     for number, data in enumerate(lines, start=1):
         if not data.strip():
             continue
         try:
-            line = _LINE.validate_json(data.removeprefix(b"\xef\xbb\xbf"))
-        except ValidationError as error:
-            first = error.errors(include_url=False, include_input=False)[0]
-            if first["type"] == "json_invalid":
-                check(run is not None and not data.endswith(b"\n"), f"is not JSON ({first['ctx']['error']})")
+            traces.add(number, _parsed(data))
+        except _LineError as error:
+            if isinstance(error, _NotJsonError) and traces.run is not None and not data.endswith(b"\n"):
                 break  # cut off
-            kind, *field = first["loc"] or ("",)
-            check(False, f"{'.'.join(map(str, field))} of the {kind} line: " * bool(field) + first["msg"])
-        if isinstance(line, Run):
-            traces += [] if run is None else [TracedText(path, begin, run, tokens, None)]
-            begin, run, tokens = number, line, []
-            continue
-        known = run is not None or (isinstance(line, End) and line.status == "error")
-        check(known, f"a{'n' * isinstance(line, End)} {line.type} line before any run line")
-        if isinstance(line, Token):
-            step = len(tokens)
-            check(line.step == step, f"step {line.step}, expected step {step}: lines are missing or mixed")
-            tokens.append(line)
-        else:
-            last = max([word.steps[1] for word in line.words] + [use.step + 1 for use in line.tracked], default=0)
-            check(last <= len(tokens), f"words up to step {last - 1}, but there are {len(tokens)} tokens")
-            traces.append(TracedText(path, begin if run else number, run, tokens, line))
-            run, tokens = None, []
-    traces += [] if run is None else [TracedText(path, begin, run, tokens, None)]
-    if not traces:
+            raise BadTraceError(f"{name}, line {number}: {error}; {_HINT}") from None
+    traces.interrupt()
+    if not traces.texts:
         raise BadTraceError(f"{name}: is empty, expected a trace; `sira trace IMAGE -o {name}` makes one")
-    return traces
+    return traces.texts
+
+
+class _LineError(Exception):
+    """A line is not one of a trace, or not at its place."""
+
+
+class _NotJsonError(_LineError):
+    """A line is not JSON."""
+
+
+def _parsed(data: bytes) -> Run | Token | End:
+    """Return the model of a line."""
+    try:
+        return _LINE.validate_json(data.removeprefix(b"\xef\xbb\xbf"))
+    except ValidationError as error:
+        first = error.errors(include_url=False, include_input=False)[0]
+    if first["type"] == "json_invalid":
+        raise _NotJsonError(f"is not JSON ({first['ctx']['error']})")
+    kind, *field = first["loc"] or ("",)
+    place = f"{'.'.join(map(str, field))} of the {kind} line: " if field else ""
+    raise _LineError(place + first["msg"])
+
+
+class _Traces:
+    """The traces of a file, from its lines; `run` is that of the trace which has begun and not ended."""
+
+    def __init__(self, path: Path) -> None:
+        self.texts: list[TracedText] = []
+        self.run: Run | None = None
+        self._path = path
+        self._begin = 0  # number of the run's line
+        self._tokens: list[Token] = []
+
+    def add(self, number: int, line: Run | Token | End) -> None:
+        """Take the next line."""
+        if isinstance(line, Run):
+            self.interrupt()
+            self._begin = number
+            self.run = line
+            return
+        failed_at_once = isinstance(line, End) and line.status == "error"
+        if self.run is None and not failed_at_once:
+            article = "an" if isinstance(line, End) else "a"
+            raise _LineError(f"{article} {line.type} line before any run line")
+        if isinstance(line, Token):
+            self._add_token(line)
+        else:
+            self._end(number, line)
+
+    def interrupt(self) -> None:
+        """End the trace that has begun without a line of its end."""
+        if self.run is not None:
+            self._finish(self._begin, None)
+
+    def _add_token(self, token: Token) -> None:
+        step = len(self._tokens)
+        if token.step != step:
+            raise _LineError(f"step {token.step}, expected step {step}: lines are missing or mixed")
+        self._tokens.append(token)
+
+    def _end(self, number: int, end: End) -> None:
+        last = 0
+        for word in end.words:
+            last = max(last, word.steps[1])
+        for use in end.tracked:
+            last = max(last, use.step + 1)
+        if last > len(self._tokens):
+            raise _LineError(f"words up to step {last - 1}, but there are {len(self._tokens)} tokens")
+        self._finish(self._begin if self.run else number, end)
+
+    def _finish(self, line: int, end: End | None) -> None:
+        self.texts.append(TracedText(self._path, line, self.run, self._tokens, end))
+        self.run = None
+        self._tokens = []
