@@ -106,6 +106,7 @@ def says_something(word: str) -> bool:
     return core != "" and core not in function_words()
 
 
+Ask = Callable[[str], str]  # returns the model's answer to a prompt
 MODES = ("flag", "guide", "best")
 LIST_TOKENS = 256  # of an answer that lists the objects of a text
 
@@ -179,7 +180,7 @@ class ObjectFinder:
                 "give `objects=` a list"
             )
 
-    def things(self, text: str, ask: Callable[[str], str]) -> list[Thing]:
+    def things(self, text: str, ask: Ask) -> list[Thing]:
         """Return the objects of a text, whoever wrote it."""
         words = self.words
         if isinstance(words, Asked):
@@ -194,7 +195,7 @@ class ObjectFinder:
         self,
         text: str,
         claims: Callable[[Sequence[Thing]], Sequence[Claim]],
-        ask: Callable[[str], str],
+        ask: Ask,
         earlier: dict[str, Claim],
         named: Sequence[Thing] | None = None,
     ) -> Check:
@@ -216,7 +217,7 @@ class ObjectFinder:
         objects = tuple(replace(earlier[thing.name], spans=thing.spans) for thing in named)
         return Check(text, objects, self.words.name)
 
-    def _written_things(self, text: str, ask: Callable[[str], str]) -> list[Thing]:
+    def _written_things(self, text: str, ask: Ask) -> list[Thing]:
         """Return the objects of a text that a model wrote, without the preset's prefix and suffix."""
         first, last = self._text_settings.written(text)
         written = []

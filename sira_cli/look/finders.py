@@ -60,7 +60,7 @@ class Asked(WordList):
         """Return the objects in the model's answer that the text really names, in the order of their first mentions."""
         names = set()
         for part in re.split(r"[\n,;\uff0c\u3001\uff1b]", answer):
-            name = " ".join(_BULLET.sub("", part).strip(_QUOTES).lower().split())
+            name = _plain(_BULLET.sub("", part).strip(_QUOTES))
             names.add(re.sub(r"^(?:an?|the) ", "", name))
         names.discard("")
         if not names:
@@ -70,8 +70,13 @@ class Asked(WordList):
             patterns.append(r"\s+".join(map(re.escape, name.split())))
         namings = []
         for match in re.finditer(rf"(?<![\w-])(?:{'|'.join(patterns)})(?![\w-])", text, re.IGNORECASE):
-            namings.append(Naming(*match.span(), " ".join(match[0].lower().split())))
+            namings.append(Naming(*match.span(), _plain(match[0])))
         return self.collected(namings)
+
+
+def _plain(name: str) -> str:
+    """Return a name in lower case, with one blank between its words."""
+    return " ".join(name.lower().split())
 
 
 class NounPhrases(WordList):

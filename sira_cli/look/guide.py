@@ -35,7 +35,7 @@ _SENTENCE = re.compile(r"[.!?\n]\s")  # an object is not named across its end
 _JOINS = re.compile(r"[,;]?\s*\b(?:and|or|with|plus)\b|[,;]", re.IGNORECASE)  # one object to another
 # Without "light" a text may name a light bulb: a name is certain after a sign outside compounds, or the next word.
 _CERTAIN = re.compile(r"[^\w\s-]|[\s-]+(?:[^\w\s-]|\w[\w-]*[^\w-])")
-_OTHER_ARTICLE = {"a": "an", "an": "a"}
+_OTHER_ARTICLE: dict[str | None, str] = {"a": "an", "an": "a"}
 
 
 class Mention(NamedTuple):
@@ -53,6 +53,13 @@ class Restart(NamedTuple):
 
     start: int
     article: str = ""
+
+
+class _Replaced(NamedTuple):
+    """A text, and the article that comes next in it instead of one that led nowhere."""
+
+    before: str
+    article: str
 
 
 @dataclass(frozen=True)
@@ -85,13 +92,15 @@ class Reading:
 
     def restart(self) -> Restart:
         """Return where the text goes on if nothing plausible may come next."""
-        if self.place.introduction is not None and self.missing:  # another article: "an" for "a" before "umbrella"
-            return Restart(self.place.introduction, _OTHER_ARTICLE.get(self.place.form.article or "", ""))
+        place = self.place
+        if place.introduction is not None and self.missing:  # another article: "an" for "a" before "umbrella"
+            return Restart(place.introduction, _OTHER_ARTICLE.get(place.form.article, ""))
         # It stops before it introduces anything else: at a word that joins, or before the sentence.
-        joins = [match.start() for match in _JOINS.finditer(self.text, max(self.named, self.sentence))]
-        if joins and self.named > self.sentence:
-            return Restart(joins[-1])
-        return Restart(self.sentence)
+        start = self.sentence
+        if self.named > self.sentence:
+            for match in _JOINS.finditer(self.text, self.named):
+                start = match.start()
+        return Restart(start)
 
 
 @dataclass(frozen=True)
@@ -141,8 +150,9 @@ class GuideRules:
     def mentions(self, text: str) -> list[Mention]:
         """Return the mentions of a text, in order."""
         mentions = []
+        ends = [match.end() for match in _SENTENCE.finditer(text)]
         start = 0
-        for end in (*(match.end() for match in _SENTENCE.finditer(text)), len(text)):
+        for end in (*ends, len(text)):
             for mention in self._cached_mentions(text[start:end]):  # most sentences have been read before
                 mentions.append(mention._replace(start=mention.start + start, end=mention.end + start))
             start = end
@@ -177,7 +187,7 @@ class Guide:
         self._supported = supported
         self._doubted = doubted
         self._thoughts = 0  # characters of thoughts before the text
-        self._replaced: tuple[str, str] | None = None  # a text, and the article that comes next in it
+        self._replaced: _Replaced | None = None
         self._end_held: int | None = None  # the first place at which the model would have ended the text
 
     def next(self, tokens: Sequence[int]) -> Choice | None:
@@ -186,8 +196,9 @@ class Guide:
         if self._is_thinking(tokens):
             return None
         text = self.text(tokens)
-        if self._replaced is not None and text.rstrip() == self._replaced[0]:
-            return Choice(rules.tokens.articles[self._replaced[1]], (), Restart(0), only=True)
+        if self._replaced is not None and text.rstrip() == self._replaced.before:
+            articles = rules.tokens.articles[self._replaced.article]
+            return Choice(articles, (), Restart(0), only=True)
         reading = self._read(text)
         groups = reading.missing if reading.introduces else self._supported
         names, ruled_out = rules.tokens.options(groups, self._doubted, reading.place)
@@ -221,8 +232,14 @@ class Guide:
 
     def _read(self, text: str) -> Reading:
         heads = {mention.head for mention in self._mentions(text)}
-        named = max((mention.end for mention in self.rules.mentions(text)), default=0)
-        return Reading(text, Place.at_the_end(text), self._supported - heads, named, last_sentence(text))
+        ends = [mention.end for mention in self.rules.mentions(text)]
+        return Reading(
+            text,
+            place=Place.at_the_end(text),
+            missing=self._supported - heads,
+            named=max(ends, default=0),
+            sentence=last_sentence(text),
+        )
 
     def _may_not_end(self, reading: Reading, length: int) -> bool:
         """Return whether objects are missing from a text of `length` tokens that still names new ones."""
@@ -275,7 +292,7 @@ class Guide:
         start, article = choice.restart
         self.restart = start
         if article:
-            self._replaced = text[:start].rstrip(), article
+            self._replaced = _Replaced(text[:start].rstrip(), article)
 
     def hold(self, text: str) -> None:
         """Note that the model would end a text that goes on."""

@@ -62,7 +62,13 @@ class GuidedCaptions:
         self._rules = GuideRules(lvlm.parser, self.look.finder.words, lvlm.ends.ids, limit)
 
     def answers(
-        self, images: Sequence[Shown], inputs: Any, settings: dict[str, Any], *, seeds: Sequence[int], task: str
+        self,
+        images: Sequence[Shown],
+        inputs: Any,
+        settings: dict[str, Any],
+        *,
+        seeds: Sequence[int],
+        task: str,
     ) -> list[Answer]:
         """Return the guided captions of B pictures, with the objects that were asked about.
 
@@ -87,14 +93,15 @@ class GuidedCaptions:
             with_first=True,
         )
         looks = self.look.at(images, inputs, trail)
-        captions = [self._caption(texts, look) for texts, look in zip(drawn.tokens, looks, strict=True)]
+        captions = list(map(self._caption, drawn.tokens, looks))
         guides = {}
         begun = {}
         for row, caption in enumerate(captions):
             if caption.begun != caption.draft:
                 guides[row] = caption.guide
                 begun[row] = caption.begun
-        redecoded = Redecoder(lvlm, inputs, seeds, task=task, trail=drawn.trail).decode(guides, begun)
+        redecoder = Redecoder(lvlm, inputs, seeds, task=task, trail=drawn.trail)
+        redecoded = redecoder.decode(guides, begun)
         answers = []
         for row, lengths in enumerate(zip(*lvlm.lengths(inputs), strict=True)):
             caption = captions[row]

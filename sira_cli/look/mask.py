@@ -72,24 +72,27 @@ class GuideMask(LogitsProcessor):
         inside = torch.zeros_like(ruled_out)  # where a sentence has to begin: tokens that cannot begin one
         for row in rows:
             ruled_out[row.number, [*row.choice.ruled_out, *row.banned]] = True
-            row.would_end = row.choice.between and float(full[row.number, row.guide.rules.ends].sum()) > ENDS
+            if row.choice.between:
+                row.would_end = float(full[row.number, row.guide.rules.ends].sum()) > ENDS
             if row.would_end and row.choice.inside:
                 inside[row.number, row.choice.inside] = True
                 row.guide.hold(row.guide.text(row.tokens))
         ruled_out = ruled_out.to(scores.device)
         left = without(scores, ruled_out | inside.to(scores.device))
         rest = z.float().masked_fill(ruled_out, -torch.inf).softmax(dim=-1)  # [B, V], of the tokens that are left
-        outlooks = _outlooks(left, full, rest)
         for row in rows:
-            only = _decided(row, outlooks[row.number])
+            number = row.number
+            only = _decided(row, _outlook(left[number], full[number], rest[number]))
             if only is not None:
-                left[row.number] = _only(before[row.number], only, row.banned)
+                left[number] = _only(before[number], only, row.banned)
         return left
 
     def _rows(self, input_ids: Tensor) -> list[_Row]:
         """Return the texts that their guides decide about, without given tokens and thoughts."""
         rows = []
-        for number, (guide, tokens) in enumerate(zip(self._guides, self._texts(input_ids), strict=True)):
+        texts = self._texts(input_ids)
+        for number, guide in enumerate(self._guides):
+            tokens = texts[number]
             if guide is None or len(tokens) < self._given[number]:
                 continue
             choice = guide.next(tokens)
@@ -98,20 +101,21 @@ class GuideMask(LogitsProcessor):
         return rows
 
 
-def _outlooks(left: Tensor, full: Tensor, rest: Tensor) -> list[_Outlook]:
-    """Return the outlook of each text.
+def _outlook(left: Tensor, full: Tensor, rest: Tensor) -> _Outlook:
+    """Return the outlook of a text.
 
     Args:
-        left: scores of the tokens that are left, `[B, V]`.
-        full: the full stream's probabilities, `[B, V]`.
-        rest: the same among the tokens that are not ruled out, `[B, V]`.
+        left: scores of the tokens that are left, `[V]`.
+        full: the full stream's probabilities, `[V]`.
+        rest: the same among the tokens that are not ruled out, `[V]`.
     """
-    best = left.argmax(dim=-1, keepdim=True)  # [B, 1]
-    columns = (best, full.gather(1, best), full.amax(dim=-1), rest.gather(1, best), rest.argmax(dim=-1))
-    outlooks = []
-    for token, chance, most, chance_left, preferred in zip(*(each.flatten().tolist() for each in columns), strict=True):
-        outlooks.append(_Outlook(token, chance < PLAUSIBLE * most, chance_left < CLEAR, preferred))
-    return outlooks
+    token = int(left.argmax())
+    return _Outlook(
+        token,
+        implausible=float(full[token]) < PLAUSIBLE * float(full.max()),
+        unclear=float(rest[token]) < CLEAR,
+        preferred=int(rest.argmax()),
+    )
 
 
 def _decided(row: _Row, outlook: _Outlook) -> Sequence[int] | None:
@@ -152,8 +156,12 @@ class Watch(StoppingCriteria):
 
     def __call__(self, input_ids: Tensor, scores: Any, **kwargs: Any) -> Tensor:
         """Return whether each text ends, `[B]`; `input_ids [B, S]` are all tokens so far."""
-        for number, (guide, tokens) in enumerate(zip(self._guides, self._texts(input_ids), strict=True)):
-            if number not in self.lengths and (guide is None or guide.stops(guide.text(tokens))):
+        texts = self._texts(input_ids)
+        for number, guide in enumerate(self._guides):
+            if number in self.lengths:
+                continue
+            tokens = texts[number]
+            if guide is None or guide.stops(guide.text(tokens)):
                 self.lengths[number] = len(tokens)
         ended = [number in self.lengths for number in range(len(input_ids))]
         return torch.tensor(ended, device=input_ids.device)

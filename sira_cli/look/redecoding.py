@@ -41,7 +41,15 @@ class Redecoder:
         trail: what the method has computed for the texts so far.
     """
 
-    def __init__(self, lvlm: LoadedModel, inputs: Any, seeds: Sequence[int], *, task: str, trail: Trail) -> None:
+    def __init__(
+        self,
+        lvlm: LoadedModel,
+        inputs: Any,
+        seeds: Sequence[int],
+        *,
+        task: str,
+        trail: Trail,
+    ) -> None:
         self._lvlm = lvlm
         self._inputs = inputs
         self._seeds = seeds
@@ -91,7 +99,8 @@ class Redecoder:
 
     def _cut(self, guide: Guide, tokens: Tokens, end: int) -> Tokens:
         """Return the tokens of a text's first `end` characters, and one that ends it."""
-        return [*tokens[: _reach(guide, tokens, end)], *self._lvlm.ends.ids[:1]]
+        length = _reach(guide, tokens, end)
+        return [*tokens[:length], *self._lvlm.ends.ids[:1]]
 
     def _decoded(self, guides: Guides, starts: Mapping[int, Tokens]) -> dict[int, _Text]:
         """Decode each text once, those of a trail together."""

@@ -39,11 +39,14 @@ _PROBE = 64  # side in pixels of the picture in the prompts of questions
 _STRING = re.compile(r'"((?:[^"\\]|\\.)*)"( ?:)?')  # the second group: it is a key
 
 
+Tokens = list[int]
+
+
 class _Around(NamedTuple):
     """The tokens of a prompt before and after its picture."""
 
-    before: list[int]
-    after: list[int]
+    before: Tokens
+    after: Tokens
 
 
 class SecondLook:
@@ -89,14 +92,16 @@ class SecondLook:
         ids = inputs["input_ids"][0]
         if self._around(ids).after != after:
             return self._whole(image, questions)
-        return ImagePrefix(self._lvlm.model, inputs, len(ids) - len(after)).last_logits(tails)
+        own_prefix = ImagePrefix(self._lvlm.model, inputs, len(ids) - len(after))
+        return own_prefix.last_logits(tails)
 
     def _learn(self, questions: Sequence[str]) -> None:
         """Note the tokens around the picture in the prompts of questions, which do not depend on the picture."""
         new = [question for question in questions if question not in self._worded]
         if not new:
             return
-        inputs = self._inputs(Image.new("RGB", (_PROBE, _PROBE)), new)
+        probe = Image.new("RGB", (_PROBE, _PROBE))
+        inputs = self._inputs(probe, new)
         for question, ids, is_text in zip(new, inputs["input_ids"], inputs["attention_mask"], strict=True):
             self._worded[question] = self._around(ids[is_text.bool()])
 
@@ -112,7 +117,10 @@ class SecondLook:
         supports = (yes - no).sigmoid().tolist()
         others = (1 - yes.exp() - no.exp()).clamp(min=0).tolist()
         rows = zip(named, supports, others, strict=True)
-        return [Claim(thing.name, thing.spans, support, neither) for thing, support, neither in rows]
+        claims = []
+        for thing, support, neither in rows:
+            claims.append(Claim(thing.name, thing.spans, support, neither))
+        return claims
 
     def answer(self, image: Image.Image, prompt: str) -> str:
         """Return the model's answer to a prompt, decoded greedily."""
@@ -123,10 +131,11 @@ class SecondLook:
             raise PictureSettingsError(str(error)) from None
         return lvlm.vocabulary.text(self._decoded(image, prompt))
 
-    def _decoded(self, image: Image.Image, prompt: str) -> list[int]:
+    def _decoded(self, image: Image.Image, prompt: str) -> Tokens:
         inputs = self._inputs(image, [prompt])
+        length = inputs["input_ids"].shape[1]
         output = self._lvlm.model.generate(**inputs, max_new_tokens=LIST_TOKENS, do_sample=False)
-        tokens: list[int] = output[0, inputs["input_ids"].shape[1] :].tolist()
+        tokens: Tokens = output[0, length:].tolist()
         return tokens
 
     def _inputs(self, image: Image.Image, prompts: Sequence[str]) -> Any:
@@ -230,7 +239,7 @@ def _placed_strings(text: str) -> Iterator[tuple[int, str]]:
             yield match.start(1), re.sub(r"\\.", "  ", match[1])
 
 
-def answer_tokens(vocabulary: Vocabulary, yes: Sequence[str], no: Sequence[str]) -> tuple[list[int], list[int]]:
+def answer_tokens(vocabulary: Vocabulary, yes: Sequence[str], no: Sequence[str]) -> tuple[Tokens, Tokens]:
     """Return the first tokens of answers that say yes, and of those that say no."""
     for_yes, for_no = _first_tokens(vocabulary, yes), _first_tokens(vocabulary, no)
     if for_yes & for_no:
@@ -242,15 +251,20 @@ def answer_tokens(vocabulary: Vocabulary, yes: Sequence[str], no: Sequence[str])
 
 def _first_tokens(vocabulary: Vocabulary, words: Sequence[str]) -> set[int]:
     """Return the first token of every spelling of an answer, at the start of a text and after a space."""
-    alone = [ids for ids in map(vocabulary.encode_known, words) if ids]
-    spaced = [ids for ids in map(vocabulary.encode_known, (f" {word}" for word in words)) if ids]
+    alone = [vocabulary.encode_known(word) for word in words]
+    spaced = [vocabulary.encode_known(f" {word}") for word in words]
     single = {ids[0] for ids in alone + spaced if len(ids) == 1}
     if single:
         return single
-    first = {ids[0] for ids in alone}
-    # A tokenizer may put a token for the space before a text, which some templates write themselves.
-    first |= {ids[0] for ids in spaced if not _is_blank(vocabulary, ids[0])}
-    first |= {ids[1] for ids in alone if len(ids) > 1 and _is_blank(vocabulary, ids[0])}
+    first = set()
+    for ids in filter(None, alone):
+        first.add(ids[0])
+        # A tokenizer may put a token for the space before a text, which some templates write themselves.
+        if len(ids) > 1 and _is_blank(vocabulary, ids[0]):
+            first.add(ids[1])
+    for ids in filter(None, spaced):
+        if not _is_blank(vocabulary, ids[0]):
+            first.add(ids[0])
     if not first:
         raise UnsupportedModelError(f"the tokenizer has no token for {words[0]!r}: it cannot be an answer")
     return first

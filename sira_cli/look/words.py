@@ -137,7 +137,8 @@ class WordList:
 @functools.cache
 def lists() -> dict[str, frozenset[str]]:
     """Return the lists of words.yaml."""
-    texts: dict[str, str] = yaml.safe_load(Path(__file__).with_name("words.yaml").read_text(encoding="utf-8"))
+    path = Path(__file__).with_name("words.yaml")
+    texts: dict[str, str] = yaml.safe_load(path.read_text(encoding="utf-8"))
     found = {}
     for kind, text in texts.items():
         parts = text.split(",") if "," in text else text.split()
@@ -152,7 +153,9 @@ def shipped() -> WordList:
     for line in CHAIR_WORDS.read_text(encoding="utf-8").splitlines():
         words = [word.strip().lower() for word in line.split(",")]
         groups |= dict.fromkeys(words, words[0])
-    for word in (*AMBER_WORDS.read_text(encoding="utf-8").lower().split(), *lists()["compounds"]):
+    for word in AMBER_WORDS.read_text(encoding="utf-8").lower().split():
+        groups.setdefault(word, word)
+    for word in lists()["compounds"]:
         groups.setdefault(word, word)
     for word in lists()["no_things"] | lists()["places"]:
         groups.pop(word, None)
@@ -161,12 +164,13 @@ def shipped() -> WordList:
 
 def words_of(text: str) -> list[Word]:
     """Return the words of a text."""
-    return [Word(match[0].lower(), match.start(), match.end()) for match in _WORD.finditer(text)]
+    return [Word(match[0].lower(), *match.span()) for match in _WORD.finditer(text)]
 
 
 def _is_phrase(words: Sequence[Word], text: str) -> bool:
     """Return whether words follow each other with nothing but a blank or a hyphen between them."""
-    return all(text[word.end : following.start] in (" ", "-", "\n") for word, following in itertools.pairwise(words))
+    pairs = itertools.pairwise(words)
+    return all(text[word.end : following.start] in (" ", "-", "\n") for word, following in pairs)
 
 
 def in_singular(plain: str) -> str:
@@ -222,5 +226,6 @@ def with_article(name: str) -> str:
 def takes_an(word: str) -> bool:
     """Return whether the English article before a word is `an`."""
     lower = word.lower()
-    sounds_open = lower.startswith(tuple("aeiou")) and not lower.startswith(("uni", "use", "uku", "euro", "one"))
-    return sounds_open or lower.startswith(("hour", "suv"))
+    if lower.startswith(("uni", "use", "uku", "euro", "one")):
+        return False
+    return lower.startswith((*"aeiou", "hour", "suv"))
