@@ -60,7 +60,14 @@ class QuestionSet:
 
 
 def in_splits(paths: Sequence[Path], folder: Path, limit: int | None = None, suffix: str = "") -> QuestionSet:
-    """Read POPE's question files, each a split that is named after the file."""
+    """Read POPE's question files, each a split that is named after the file.
+
+    Args:
+        paths: the files.
+        folder: of the pictures.
+        limit: maximum number of questions of each file.
+        suffix: follows each question.
+    """
     splits = tuple(split_names(paths))
     asked_in: dict[str, dict[tuple[str, bool], list[str]]] = {}  # splits by picture, question and answer
     for path, split in zip(paths, splits, strict=True):
@@ -72,7 +79,11 @@ def in_splits(paths: Sequence[Path], folder: Path, limit: int | None = None, suf
         for (text, expected), belongs_to in about_picture.items():
             questions.append(Question(picture, text, expected, tuple(belongs_to)))
     folder = folder.resolve()
-    return QuestionSet(splits, tuple(questions), lambda name: located(str(folder / name)), folder=str(folder))
+
+    def picture_of(name: str) -> Picture:
+        return located(str(folder / name))
+
+    return QuestionSet(splits, tuple(questions), picture_of, folder=str(folder))
 
 
 def with_places(
@@ -80,7 +91,8 @@ def with_places(
 ) -> QuestionSet:
     """Read POPE's question files, each question once, and the places of the objects, if there are annotations."""
     read = in_splits(paths, folder, limit)
-    if len({(question.picture, question.text) for question in read.questions}) < len(read.questions):
+    asked = {(question.picture, question.text) for question in read.questions}
+    if len(asked) < len(read.questions):
         raise DataError(f"{paths[0]}: a question has both labels, here or in another file: leave one out")
     rows = [[question.picture, question.text, question.expected] for question in read.questions]
     made_from = {"files": [path.name for path in paths], "questions_sha256": hash_of(questions=rows)}
@@ -124,12 +136,16 @@ def _read_objects(path: Path, images: Collection[int | None]) -> _Objects:
     outlines: dict[int | None, dict[str, list[Outline]]] = {}
     for file in files:
         content = read_json(file)
-        categories = {row["id"]: row["name"] for row in coco_rows(file, content, "categories", id=int, name=str)}
-        names |= {*categories.values()}
+        categories = {}
+        for row in coco_rows(file, content, "categories", id=int, name=str):
+            categories[row["id"]] = row["name"]
+        names.update(categories.values())
         for row in coco_rows(file, content, "annotations", image_id=int, category_id=int):
-            if row["image_id"] in images and row["category_id"] in categories:
-                in_image = outlines.setdefault(row["image_id"], {})
-                in_image.setdefault(categories[row["category_id"]], []).append(_outline(file, row))
+            image = row["image_id"]
+            category = categories.get(row["category_id"])
+            if image in images and category is not None:
+                in_image = outlines.setdefault(image, {})
+                in_image.setdefault(category, []).append(_outline(file, row))
     if not outlines:
         raise DataError(f"{path}: has no objects of the questions' pictures")
     # Categories have the names of the heads of CHAIR's list, whose other words questions may use.

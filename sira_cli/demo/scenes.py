@@ -26,6 +26,7 @@ MOST_COLORS = 4_000  # of a picture that may be a scene; 300 test scenes have up
 Where = Literal["left", "middle", "right"]
 FORMS = ("rect", "ellipse", "polygon", "line")
 Rgb = tuple[int, int, int]
+Rng = np.random.Generator
 Box = tuple[int, int, int, int]  # x0, y0, x1, y1 in pixels
 
 # Three ranges of seeds that do not overlap.
@@ -41,7 +42,7 @@ KEPT = 0.25  # factor on a typical object's probability where co-occurrence is b
 SCALES = (0.75, 1.15)  # smallest and largest, of a kind's size
 SMALL_SCALES = (0.32, 0.55)
 FAINT = (0.12, 0.35)  # smallest and largest opacity
-PLACES_TRIED = 12  # for each object
+SPOTS = 12  # that are tried for each object
 MIN_VISIBLE = 0.15  # share of an object's box that must be visible; otherwise the object is left out
 
 
@@ -142,6 +143,7 @@ def make_scene(seed: int, broken: bool = False) -> Scene:
     """Make the scene of a seed. With `broken`, typical objects are rare and others take their places."""
     rng = np.random.default_rng([seed, broken])
     place = str(rng.choice(list(PLACES)))
+    weak_chances = [1 - WEAK, WEAK / 3, WEAK / 3, WEAK / 3]
     things: list[SceneObject] = []
     for name in _pick_objects(rng, place, broken):
         colors = list(OBJECTS[name].colors)
@@ -149,7 +151,7 @@ def make_scene(seed: int, broken: bool = False) -> Scene:
         chances[0] = 2.0
         color = str(rng.choice(colors, p=chances / chances.sum()))
         count = int(rng.choice([1, 2, 3], p=[0.8, 0.14, 0.06]))
-        weakness = str(rng.choice(WEAKNESSES, p=[1 - WEAK, WEAK / 3, WEAK / 3, WEAK / 3]))
+        weakness = str(rng.choice(WEAKNESSES, p=weak_chances))
         for _ in range(count):
             _put(rng, things, name, color, weakness, PLACES[place].horizon)
     return Scene(seed, place, tuple(_visible(things)), broken)
@@ -169,7 +171,7 @@ def render(scene: Scene) -> tuple[Image.Image, np.ndarray]:
     return Image.fromarray(samples.clip(0, 255).astype(np.uint8)), seen
 
 
-def _background(rng: np.random.Generator, place: Place) -> Image.Image:
+def _background(rng: Rng, place: Place) -> Image.Image:
     image = Image.new("RGB", (SIDE, SIDE), _jitter(rng, place.above))
     draw = ImageDraw.Draw(image)
     horizon = round(place.horizon * SIDE)
@@ -180,7 +182,7 @@ def _background(rng: np.random.Generator, place: Place) -> Image.Image:
     return image
 
 
-def _paint(rng: np.random.Generator, image: Image.Image, thing: SceneObject) -> Image.Image:
+def _paint(rng: Rng, image: Image.Image, thing: SceneObject) -> Image.Image:
     """Paint an object; return its silhouette, white on black, of the size of its box."""
     x0, y0, x1, y1 = thing.box
     size = (x1 - x0, y1 - y0)
@@ -189,7 +191,12 @@ def _paint(rng: np.random.Generator, image: Image.Image, thing: SceneObject) -> 
     painted = image.crop(thing.box)
     brush = ImageDraw.Draw(painted)
     main = _jitter(rng, COLORS[thing.color], 10)
-    tones = FIXED | {"main": main, "dark": _mix(main, (0, 0, 0), 0.3), "light": _mix(main, (255, 255, 255), 0.35)}
+    tones = {
+        **FIXED,
+        "main": main,
+        "dark": _mix(main, (0, 0, 0), 0.3),
+        "light": _mix(main, (255, 255, 255), 0.35),
+    }
     for shape in OBJECTS[thing.name].glyph:
         _draw(brush, shape, (0, 0, *size), tones[shape.tone])
         _draw(stencil, shape, (0, 0, *size), 255)
@@ -198,7 +205,7 @@ def _paint(rng: np.random.Generator, image: Image.Image, thing: SceneObject) -> 
     return silhouette
 
 
-def _pick_objects(rng: np.random.Generator, place: str, broken: bool) -> list[str]:
+def _pick_objects(rng: Rng, place: str, broken: bool) -> list[str]:
     typical = PLACES[place].objects
     others = [name for name in OBJECTS if name not in typical]
     factor = KEPT if broken else 1
@@ -213,9 +220,7 @@ def _pick_objects(rng: np.random.Generator, place: str, broken: bool) -> list[st
     return [str(name) for name in rng.permutation(chosen)]
 
 
-def _put(
-    rng: np.random.Generator, things: list[SceneObject], name: str, color: str, weakness: str, horizon: float
-) -> None:
+def _put(rng: Rng, things: list[SceneObject], name: str, color: str, weakness: str, horizon: float) -> None:
     """Add an object where the others stay visible; a hidden object is put under an earlier one.
 
     The order of the random draws decides the scene of a seed.
@@ -235,7 +240,7 @@ def _put(
     is_hidden = weakness == "hidden" and len(things) > 0
     best: Box | None = None
     least = math.inf
-    for _ in range(PLACES_TRIED):
+    for _ in range(SPOTS):
         if is_hidden:
             middle, foot = _spot_under(rng, things)
         else:
@@ -252,7 +257,7 @@ def _put(
     things.insert(0 if is_hidden else len(things), thing)
 
 
-def _spot_under(rng: np.random.Generator, things: list[SceneObject]) -> tuple[float, float]:
+def _spot_under(rng: Rng, things: list[SceneObject]) -> tuple[float, float]:
     """Draw the middle and the foot of an object that one of the others hides, in pixels."""
     x0, y0, x1, y1 = things[int(rng.integers(len(things)))].box
     middle = (x0 + x1) / 2 + rng.uniform(-0.45, 0.45) * (x1 - x0)
@@ -260,7 +265,7 @@ def _spot_under(rng: np.random.Generator, things: list[SceneObject]) -> tuple[fl
     return middle, foot
 
 
-def _spot_in_view(rng: np.random.Generator, kind: Kind, horizon: float) -> tuple[float, float]:
+def _spot_in_view(rng: Rng, kind: Kind, horizon: float) -> tuple[float, float]:
     """Draw the middle and the foot of an object where its kind is found, in pixels."""
     middle = rng.uniform(0.08, 0.92) * SIDE
     match kind.where:
@@ -296,9 +301,11 @@ def _visible(things: list[SceneObject]) -> list[SceneObject]:
 
 def _share(box: Box, under: Box) -> float:
     """Return the share of the first box that the second covers."""
-    width = min(box[2], under[2]) - max(box[0], under[0])
-    height = min(box[3], under[3]) - max(box[1], under[1])
-    return max(0, width) * max(0, height) / ((box[2] - box[0]) * (box[3] - box[1]))
+    x0, y0, x1, y1 = box
+    left, top, right, bottom = under
+    width = max(0, min(x1, right) - max(x0, left))
+    height = max(0, min(y1, bottom) - max(y0, top))
+    return width * height / ((x1 - x0) * (y1 - y0))
 
 
 def _draw(draw: ImageDraw.ImageDraw, shape: Shape, box: Box, fill: Rgb | int) -> None:
@@ -321,13 +328,18 @@ def _draw(draw: ImageDraw.ImageDraw, shape: Shape, box: Box, fill: Rgb | int) ->
 
 
 def _mix(tone: Rgb, other: Rgb, share: float) -> Rgb:
-    red, green, blue = (round(a + share * (b - a)) for a, b in zip(tone, other, strict=True))
-    return red, green, blue
+    red, green, blue = tone
+    other_red, other_green, other_blue = other
+    return (
+        round(red + share * (other_red - red)),
+        round(green + share * (other_green - green)),
+        round(blue + share * (other_blue - blue)),
+    )
 
 
-def _jitter(rng: np.random.Generator, color: Rgb, amount: int = 14) -> Rgb:
-    shifts = (rng.integers(-amount, amount + 1) for _ in color)
-    red, green, blue = (int(np.clip(channel + shift, 0, 255)) for channel, shift in zip(color, shifts, strict=True))
+def _jitter(rng: Rng, color: Rgb, amount: int = 14) -> Rgb:
+    shifts = [rng.integers(-amount, amount + 1) for _ in color]
+    red, green, blue = np.clip(np.add(color, shifts), 0, 255).tolist()
     return red, green, blue
 
 

@@ -127,10 +127,20 @@ def listed_pictures(
     limit: int | None = None,
     image_column: str | None = None,
 ) -> list[Picture]:
-    """Return the pictures that the rows of a file name, below `folder` (default: the file's), each group once.
+    """Return the pictures that the rows of a file name, each group once.
 
-    Rows are questions (`question_id, image, text`), whose prompts `asking` returns, or groups: `images`, or `image`.
-    One that cannot be read is a picture with a fault, if there are others.
+    A row that cannot be read is a picture with a fault, if there are others.
+
+    Args:
+        file: rows that are questions (`question_id, image, text`), or groups: `images`, or `image`.
+        asking: returns the prompt of a question; None: the rows are groups.
+        folder: the names start from it; empty: from the file's.
+        shard: keep this part only.
+        limit: keep at most this many.
+        image_column: the column that names the pictures; None: one with a usual name.
+
+    Raises:
+        DataError: there are no rows, none can be read, or a question stands twice.
     """
     found: dict[str, Picture] = {}
     where = ""
