@@ -10,8 +10,9 @@ together are asked about one by one, and the largest support counts.
 
 from __future__ import annotations
 
+import json
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -194,19 +195,43 @@ class PictureLook:
 
         ["dog", "oak tree"]                                     each tag is looked at
         [{"name": "dog", "attributes": ["red", "with a cat"]}]  the cat is in an attribute, the dog in an object
+        [{"name": "dog", "confidence": 0.95}]                   the dog's support becomes its confidence
         """
         finished = text_settings.finished(answer)
         if schema.as_tags:
-            strings = _placed_tags(answer.data or [], len(text_settings.prefix))
-        else:
-            strings = _placed_strings(finished.text)
+            tags = _placed_tags(answer.data or [], len(text_settings.prefix))
+            return self._check_strings(finished.text, tags).added_to(finished, settings)
+        check = self._check_strings(finished.text, _placed_strings(finished.text))
+        data = self._supported(finished.data, {claim.thing: claim.support for claim in check.objects})
+        if data != finished.data:
+            finished = replace(finished, data=data, text=json.dumps(data, ensure_ascii=False))
+            check = self._check_strings(finished.text, _placed_strings(finished.text))  # other places, no new questions
+        return check.added_to(finished, settings)
+
+    def _check_strings(self, text: str, strings: Iterable[tuple[int, str]]) -> Check:
+        """Check a text whose strings, each with its place, name the objects."""
         named: dict[str, Thing] = {}
         for place, string in strings:
             for thing in self._things(string, place):
                 if thing.name in named:
                     thing = replace(thing, spans=named[thing.name].spans + thing.spans)
                 named[thing.name] = thing
-        return self.check(finished.text, list(named.values())).added_to(finished, settings)
+        return self.check(text, list(named.values()))
+
+    def _supported(self, value: Any, supports: Mapping[str, float]) -> Any:
+        """Return a value whose `confidence`, from 0 to 1 and next to a `name`, is the support of what that names."""
+        if isinstance(value, list):
+            return [self._supported(one, supports) for one in value]
+        if not isinstance(value, dict):
+            return value
+        found = {key: self._supported(one, supports) for key, one in value.items()}
+        name = found.get("name")
+        confidence = found.get("confidence")
+        if isinstance(name, str) and isinstance(confidence, int | float) and 0 <= confidence <= 1:
+            known = [supports[thing.name] for thing in self._things(name, 0) if thing.name in supports]
+            if known:
+                found["confidence"] = round(min(known), 2)
+        return found
 
     def _things(self, string: str, place: int) -> list[Thing]:
         """Return the objects of a string at a place of a text; a short one is a noun, as if it had an article."""

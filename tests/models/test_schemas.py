@@ -299,3 +299,20 @@ def test_every_string_of_a_value_is_looked_at(demo, monkeypatch):
     assert supports == pytest.approx({claim.thing: claim.support for claim in plain}, abs=1e-4)
     spans = {claim["thing"]: [text[start:end] for start, end in claim["spans"]] for claim in result.objects}
     assert (spans["clock"], spans["cat"], spans["cup"]) == (["clock"] * 3, ["cat"], ["cup"])
+
+
+def test_the_confidence_of_a_label_is_its_support(demo, monkeypatch):
+    """PhotoPrism's; without a second look, or for a name that is no known object, it is the model's own word."""
+    labels = [{"name": name, "confidence": 0.95, "topicality": 0.5} for name in ("clock", "sofa", "wisdom")]
+    text, demo = json.dumps({"labels": labels}), under(demo, max_new_tokens=400)
+    plan = written(demo.processor.tokenizer, text)
+    script(monkeypatch, lambda prompt: [*plan, *demo.ends.ids])
+    assert demo.caption(PICTURES[0], schema={"type": "object"}).data == {"labels": labels}
+    result = demo.caption(PICTURES[0], schema={"type": "object"}, verify="flag")
+    support = {claim.thing: claim.support for claim in demo.check(PICTURES[0], "There is a clock and a sofa.").objects}
+    assert json.loads(result.text) == result.data
+    found = {label["name"]: label["confidence"] for label in result.data["labels"]}
+    assert found == pytest.approx({**support, "wisdom": 0.95}, abs=0.006)
+    assert support["clock"] != pytest.approx(0.95, abs=0.01)
+    for claim in result.objects:
+        assert [result.text[start:end] for start, end in claim["spans"]] == [claim["thing"]]
