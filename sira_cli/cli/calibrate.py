@@ -108,8 +108,8 @@ def ict(
     from sira_cli.analysis.calibration.ict import calibration, summary, train
     from sira_cli.analysis.experiment import Units
     from sira_cli.analysis.questions import with_places
+    from sira_cli.cli.terminal.fetching import check_or_fetch, images_folder
     from sira_cli.demo.labelled import labelled_questions
-    from sira_cli.pictures.checks import check_images
 
     preset = choose_preset(model)
 
@@ -119,10 +119,9 @@ def ict(
     if drawn:
         asked = labelled_questions(limit or SCENE_QUESTIONS)
     else:
-        folder = images or Path()
         most = limit or FILE_QUESTIONS // len(questions or [])
-        asked = with_places(questions or [], folder, most, annotations)
-        check_images(folder, asked.pictures)
+        asked = with_places(questions or [], images_folder(images), most, annotations)
+        check_or_fetch(images, asked.pictures)
     if asked.outlines is None:
         note("without --annotations the places of objects are unknown: the image level only")
     lvlm = load_model(preset, model, "greedy", pictures=() if drawn else asked.files())
@@ -335,7 +334,7 @@ def vti(
     captions: Path | None = argument(
         "FILE.jsonl", "True and hallucinated captions: rows with image, question, value, h_value."
     ),
-    images: groups.QuestionImages = None,
+    images: groups.CaptionImages = None,
     limit: int | None = option(None, f"Take N pictures (default: {PAIRS}).", metavar="N", min=3),
     model: ResearchModelOptions,
     files: CalibrationOptions,

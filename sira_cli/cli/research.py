@@ -167,9 +167,9 @@ def sweep(
     from sira_cli.analysis import sweep as measured
     from sira_cli.analysis.experiment import Units
     from sira_cli.analysis.questions import in_splits
+    from sira_cli.cli.terminal.fetching import check_or_fetch, images_folder
     from sira_cli.demo.questions import validation_questions
     from sira_cli.eval.benchmark import ONE_WORD
-    from sira_cli.pictures.checks import check_images
 
     ks = () if k in (None, "all") else measured.parse_ks(str(k))
     alphas = measured.parse_alphas(alpha)
@@ -177,12 +177,14 @@ def sweep(
     check_plot(plot, overwrite or output is not None)
     check_preset_file(write_preset, overwrite)
     preset = choose_preset(model, k=ks[-1] if ks else None)
-    drawn, folder = are_drawn(preset, files, images, scenes), images or Path()
-    questions = validation_questions(limit) if drawn else in_splits(files or [], folder, limit, ONE_WORD)
-    if not drawn:
-        check_images(folder, questions.pictures)
-    if captions and questions.count_caption is None:
+    drawn = are_drawn(preset, files, images, scenes)
+    if captions and not drawn:
         raise SettingsError("--captions is for scenes, whose content is known: leave out --captions or the files")
+    if drawn:
+        questions = validation_questions(limit)
+    else:
+        questions = in_splits(files or [], images_folder(images), limit, ONE_WORD)
+        check_or_fetch(images, questions.pictures)
     units = Units[list[str]](output, overwrite=overwrite)
     with resumable(output is not None, overwrite), closing(units):
         known = measured.decisive(preset, questions, alphas, captions) | {"quantization": preset.load.quantization}
@@ -202,7 +204,7 @@ def sweep(
 
 
 def are_drawn(
-    preset: Preset, paths: list[Path] | None, images: Path | None, scenes: bool, files: str = "POPE's question files"
+    preset: Preset, paths: list[Path] | None, images: str | None, scenes: bool, files: str = "POPE's question files"
 ) -> bool:
     """Return whether questions are about drawn scenes; else check that files and the folder of images are given."""
     from sira_cli.models.presets import BUNDLED

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from urllib.parse import unquote
 
 import pytest
+from safetensors.torch import load_file
 
 from sira_cli.errors import DataError
 from sira_cli.models import presets
@@ -148,3 +150,23 @@ def test_urls_have_folders_of_their_own():
     ]
     assert (names[0], len({*names})) == (names[1], 3)
     assert names[0].startswith("a.org_b-")
+
+
+@pytest.mark.parametrize("command", ["sweep", "calibrate"])
+def test_other_commands_that_ask_questions_fetch_their_pictures(command, scenes, url, server, sira, tmp_path):
+    """The figures and the calibration are those of the folder."""
+    asked = sorted((scenes / "pope").glob("*.json"))[:1]
+    outputs = []
+    for number, images in enumerate((url, scenes / "images")):
+        place = tmp_path / f"{number}.safetensors"
+        given = [*asked, "--k", "4", "--alpha", "0.5", "--json"]
+        if command == "calibrate":
+            given = ["ict", "--questions", *asked, "-o", place]
+        code, out, err = sira(command, *given, "--images", images, "-p", "demo", "--limit", 4)
+        assert code == 0, err
+        outputs.append(load_file(place) if command == "calibrate" else json.loads(out)["rows"])
+    if command == "calibrate":
+        outputs = [{name: tensor.tolist() for name, tensor in tensors.items()} for tensors in outputs]
+    assert outputs[0] == outputs[1]
+    assert {path.name for path in kept(url).iterdir()} == {path.rpartition("/")[2] for path in server.asked}
+    assert len(server.asked) >= 1

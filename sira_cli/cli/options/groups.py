@@ -151,7 +151,10 @@ LOUDNESS = {
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object instead of the table.")]
 Offline = Annotated[bool, typer.Option("--offline", hidden=True, help="As HF_HUB_OFFLINE=1.")]
 Together = Annotated[bool, typer.Option("--together", help="One text about all pictures.")]
-QuestionImages = Annotated[Path | None, typer.Option(metavar="FOLDER", help="Folder with the files' images.")]
+QuestionImages = Annotated[
+    str | None, typer.Option(metavar="FOLDER|URL", help="Folder with the files' images, or the URL of one.")
+]
+CaptionImages = Annotated[Path | None, typer.Option(metavar="FOLDER", help="Folder with the file's images.")]
 _ABOUT_SCENES = "Ask about drawn scenes (default with the bundled model)."
 QuestionScenes = Annotated[bool, typer.Option("--scenes", help=_ABOUT_SCENES)]
 Plot = Annotated[Path | None, typer.Option(metavar="FILE", help="Draw a figure: .png, .pdf or .svg (extra `plot`).")]

@@ -8,10 +8,29 @@ from pathlib import Path
 
 from sira_cli.cli.terminal.console import Progress, note
 from sira_cli.errors import PictureError
-from sira_cli.pictures.fetching import Fetched, fetch, not_here
+from sira_cli.models.presets import cache
+from sira_cli.pictures.checks import check_images
+from sira_cli.pictures.fetching import Fetched, check_web_folder, fetch, folder_name, not_here
 from sira_cli.pictures.names import public
+from sira_cli.pictures.web import is_web
 
 SAMPLE = 5  # pictures that tell the size of the others
+
+
+def images_folder(images: str | None) -> Path:
+    """Return the folder of a command's pictures; of those at a URL it is in the cache, and may not exist yet."""
+    if images is None or not is_web(images):
+        return Path(images or "")
+    check_web_folder(images)
+    return cache() / "pictures" / folder_name(images)
+
+
+def check_or_fetch(images: str | None, names: Sequence[str]) -> None:
+    """Check that the folder of a command's pictures holds any of them; those at a URL are fetched first."""
+    folder = images_folder(images)
+    if images is not None and is_web(images):
+        fetch_missing(images, names, folder)
+    check_images(folder, names)
 
 
 def fetch_missing(url: str, names: Sequence[str], folder: Path) -> None:
