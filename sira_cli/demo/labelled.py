@@ -23,17 +23,28 @@ BATCH = 25  # captions decoded together
 
 def labelled_questions(limit: int) -> QuestionSet:
     """Return the first questions: yes and no alternate, and each no is from the next POPE split."""
-    asked = [*islice(_asked(), limit)]
-    scenes = {str(scene.seed): scene for scene, _, _ in asked}
-    names = {(str(scene.seed), yes_no_question(name)): name for scene, name, _ in asked}
-    questions = tuple(Question(str(scene.seed), yes_no_question(name), expected) for scene, name, expected in asked)
+    scenes: dict[str, Scene] = {}  # by picture
+    names: dict[Question, str] = {}  # of the objects that are asked about
+    for scene, name, expected in islice(_asked(), limit):
+        picture = str(scene.seed)
+        scenes[picture] = scene
+        names[Question(picture, yes_no_question(name), expected)] = name
 
     def outlines(question: Question) -> list[Outline]:
-        things = scenes[question.picture].objects[names[question.picture, question.text]]
-        return [(x0, y0, x1, y0, x1, y1, x0, y1) for x0, y0, x1, y1 in (thing.box for thing in things)]
+        corners: list[Outline] = []
+        for thing in scenes[question.picture].objects[names[question]]:
+            x0, y0, x1, y1 = thing.box
+            corners.append((x0, y0, x1, y0, x1, y1, x0, y1))
+        return corners
 
-    made_from = {"scenes": f"{asked[0][0].seed}-{asked[-1][0].seed}"}
-    return QuestionSet((), questions, lambda name: scene_picture(scenes[name]), outlines=outlines, made_from=made_from)
+    seeds = list(scenes)
+    return QuestionSet(
+        (),
+        tuple(names),
+        lambda name: scene_picture(scenes[name]),
+        outlines=outlines,
+        made_from={"scenes": f"{seeds[0]}-{seeds[-1]}"},
+    )
 
 
 def _asked() -> Iterator[tuple[Scene, str, bool]]:
@@ -45,8 +56,10 @@ def _asked() -> Iterator[tuple[Scene, str, bool]]:
         present = [question.name for question in questions if question.expected]
         absent: list[str] = []
         for split in SPLITS:
-            names = [each.name for each in questions if not each.expected and split in each.splits]
-            absent += [name for name in names if name not in absent][:1]
+            for question in questions:
+                if not question.expected and split in question.splits and question.name not in absent:
+                    absent.append(question.name)
+                    break
         for there, missing in zip(present, absent, strict=False):  # few scenes have fewer objects than splits
             yield scene, there, True
             yield scene, missing, False
@@ -68,8 +81,9 @@ def caption_pairs(prompt: str, count: int) -> CaptionPairs:
         present = rng.permutation(list(scene.objects))[:wrong].tolist()
         renamed = dict(zip(present, rng.permutation(absent)[:wrong].tolist(), strict=True))
         things = tuple(replace(thing, name=renamed.get(thing.name, thing.name)) for thing in scene.things)
-        texts = [caption(each, np.random.default_rng(seed)) for each in (scene, replace(scene, things=things))]
-        pairs.append(CaptionPair(scene_picture(scene), prompt, *texts))
+        truth = caption(scene, np.random.default_rng(seed))
+        changed = caption(replace(scene, things=things), np.random.default_rng(seed))
+        pairs.append(CaptionPair(scene_picture(scene), prompt, truth, changed))
     return CaptionPairs(pairs, {"scenes": f"{seeds[0]}-{seeds[-1]}"})
 
 
@@ -84,8 +98,9 @@ def scene_report(lvlm: Lvlm, count: int, on_progress: Callable[[int], None] = la
         images = [render(scene)[0] for scene in batch]
         answers = lvlm.answer(lvlm.prepare(images, [lvlm.preset.prompts.caption] * len(batch)))
         for scene, image, answer in zip(batch, images, answers, strict=True):
-            claims, name = look.check(image, answer.text).objects, str(scene.seed)
-            captions.append(Caption(f"scene {name}", name, {claim.thing: claim.support for claim in claims}))
+            name = str(scene.seed)
+            support = {claim.thing: claim.support for claim in look.check(image, answer.text).objects}
+            captions.append(Caption(f"scene {name}", name, support))
             on_progress(len(captions))
     labelled = labelled_by(captions, {name: scene.objects for name, scene in scenes.items()})
     return SupportReport.of(Source(lvlm.preset.model, lvlm.revision, verify), "labels", labelled, count)

@@ -7,6 +7,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
+from PIL.Image import Image
+
 from sira_cli.core.passes import score
 from sira_cli.errors import SettingsError
 from sira_cli.methods import require
@@ -78,16 +80,24 @@ def plain_request(name: str, text: str, images: Sequence[Any], generation: Mappi
 def settings_of(name: str, generation: Mapping[str, Any], system: str = "") -> tuple[tuple[str, Any], ...]:
     """Return the settings of a text from a task's `generation_kwargs`; those that are missing are the preset's."""
     given = {key: value for key, value in generation.items() if value is not None}
-    sampled = given.get("do_sample", True) and given.get("temperature", float(given.get("do_sample", False))) > 0
-    if refused := [key for key in REFUSED if given.get(key)]:
-        raise SettingsError(f"{name}: sira has no {refused[0]}: leave it out of the task's generation_kwargs")
-    settings: dict[str, Any] = {
-        key: given[key] for key in ("max_new_tokens", "num_beams", "repetition_penalty") if key in given
-    }
-    settings["temperature"] = float(given.get("temperature", 1.0)) if sampled else 0.0
-    shares = {"top_p": float, "top_k": int, "min_p": float}
-    settings |= {key: kind(given[key]) for key, kind in shares.items() if sampled and key in given}
-    return tuple(sorted((settings | ({"system": system} if system else {})).items()))
+    for key in REFUSED:
+        if given.get(key):
+            raise SettingsError(f"{name}: sira has no {key}: leave it out of the task's generation_kwargs")
+    settings: dict[str, Any] = {}
+    for key in ("max_new_tokens", "num_beams", "repetition_penalty"):
+        if key in given:
+            settings[key] = given[key]
+    usual = float(given.get("do_sample", False))  # without a temperature, one that only says so samples
+    if given.get("do_sample", True) and given.get("temperature", usual) > 0:
+        settings["temperature"] = float(given.get("temperature", 1.0))
+        for key, kind in {"top_p": float, "top_k": int, "min_p": float}.items():
+            if key in given:
+                settings[key] = kind(given[key])
+    else:
+        settings["temperature"] = 0.0
+    if system:
+        settings["system"] = system
+    return tuple(sorted(settings.items()))
 
 
 def _turn(name: str, message: Mapping[str, Any]) -> tuple[Turn, list[Picture]]:
@@ -113,12 +123,13 @@ def answers(lvlm: Lvlm, requests: Sequence[Request], batch_size: int, task: str)
         groups.setdefault(request.settings, []).append(number)
     for settings, numbers in groups.items():
         under = lvlm.under(lvlm.decoder, lvlm.preset.with_settings(**dict(settings)))
+        decoding = TASKS[task](under.preset, under.decoder, "")
         for batch in _batches(numbers, batch_size if under.batches else 1):
             asked = [requests[number] for number in batch]
             inputs, hashes = prepared(under, asked)
             seeds = under.text_seeds(hashes, [request.prompt for request in asked])
-            found = TASKS[task](under.preset, under.decoder, "").decoded(under, [], inputs, seeds)
-            for number, request, answer in zip(batch, asked, found, strict=True):
+            texts = decoding.decoded(under, [], inputs, seeds)
+            for number, request, answer in zip(batch, asked, texts, strict=True):
                 if answer.error:
                     _log.warning("%s: no answer: %s", request.name, answer.error)
                 yield number, _until(answer, request.until)
@@ -134,12 +145,11 @@ def losses(lvlm: Lvlm, requests: Sequence[Request], texts: Sequence[str], batch_
     for batch in _batches(range(len(requests)), batch_size):
         asked = [requests[number] for number in batch]
         inputs = lvlm.to_device(prepared(lvlm, asked, skip_thought=True)[0])
-        rows = inputs["input_ids"].tolist()
-        tokens = [
-            lvlm.vocabulary.encode_after(row, texts[number].strip()) for row, number in zip(rows, batch, strict=True)
-        ]
-        if empty := [number for number, ids in zip(batch, tokens, strict=True) if not ids]:
-            raise SettingsError(f"{requests[empty[0]].name}: the choice {texts[empty[0]]!r} has no tokens")
+        tokens = []
+        for number, prompt in zip(batch, inputs["input_ids"].tolist(), strict=True):
+            tokens.append(lvlm.vocabulary.encode_after(prompt, texts[number].strip()))
+            if not tokens[-1]:
+                raise SettingsError(f"{requests[number].name}: the choice {texts[number]!r} has no tokens")
         found += _scored(lvlm, inputs, tokens)
     return found
 
@@ -151,10 +161,12 @@ def prepared(lvlm: Lvlm, requests: Sequence[Request], *, skip_thought: bool = Fa
             lvlm.check_prompt(request.prompt, len(request.pictures))
         except SettingsError as error:
             raise SettingsError(f"{request.name}: {error}") from None
-    opened = [[picture.open() for picture in request.pictures] for request in requests]
-    shown = [[each.image for each in pictures] for pictures in opened]
+    shown, hashes = list[list[Image]](), list[str]()
+    for request in requests:
+        pictures = [picture.open() for picture in request.pictures]
+        shown.append([opened.image for opened in pictures])
+        hashes.append(digest_of([opened.sha256 for opened in pictures]))
     prompts = [request.prompt for request in requests]
-    hashes = [digest_of([each.sha256 for each in pictures]) for pictures in opened]
     with refusing(requests[0].name):
         return lvlm.prepare(shown, prompts, hashes, skip_thought=skip_thought), hashes
 
@@ -166,13 +178,16 @@ def _batches(numbers: Sequence[int], size: int) -> Iterator[Sequence[int]]:
 
 def _until(answer: Answer, stops: Sequence[str]) -> Answer:
     """Cut an answer's text before the first of some strings."""
-    places = [place for stop in stops if (place := answer.text.find(stop)) >= 0]
-    return replace(answer, text=answer.text[: min(places)].strip(), finish_reason="stop") if places else answer
+    places = [answer.text.find(stop) for stop in stops if stop in answer.text]
+    if not places:
+        return answer
+    return replace(answer, text=answer.text[: min(places)].strip(), finish_reason="stop")
 
 
 def _scored(lvlm: Lvlm, inputs: Any, texts: Sequence[Sequence[int]]) -> list[tuple[float, bool]]:
     """Return the mean of `-log p` over each text's tokens, and whether all of them are the likeliest."""
-    sums, likeliest = [0.0] * len(texts), [True] * len(texts)
+    sums = [0.0] * len(texts)
+    likeliest = [True] * len(texts)
     left = max(map(len, texts))
     for step in score(lvlm.model, lvlm.both_streams, inputs, texts):
         logs = step.contrast.log_softmax(dim=-1)  # [B, V]

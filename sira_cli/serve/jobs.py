@@ -45,7 +45,9 @@ Logprob = dict[str, Any]  # token, logprob, bytes; top_logprobs
 
 def settings_of(chat: ChatRequest, lvlm: Lvlm, limits: Limits) -> tuple[Preset, Method]:
     """Return preset and method with a request's changes."""
-    preset, given, key = lvlm.preset, chat.sira.settings, "method"
+    preset = lvlm.preset
+    given = chat.sira.settings
+    key = "method"
     try:
         method = preset.method(find(chat.sira.method or lvlm.method).name)
         for key, value in given.items():  # each alone: an error of all together has no single key
@@ -75,12 +77,19 @@ def settings_of(chat: ChatRequest, lvlm: Lvlm, limits: Limits) -> tuple[Preset, 
 def prompt_of(chat: ChatRequest, preset: Preset) -> Prompt:
     """Return the model's prompt for a request, in the wording of `sira caption` and `sira ask`."""
     prompts = preset.prompts
-    turns = [replace(turn, text=turn.text or prompts.caption * bool(turn.pictures)) for turn in chat.turns()]
+    turns = []
+    for turn in chat.turns():
+        if turn.pictures and not turn.text:
+            turn = replace(turn, text=prompts.caption)
+        turns.append(turn)
     if chat.sira.task == "ask":
-        text, (before, _, after) = prompts.asking(turns[-1].text), prompts.ask.partition("{question}")
-        parts = tuple(part for part in (before, *turns[-1].parts, after) if part != "") if turns[-1].parts else ()
-        turns[-1] = replace(turns[-1], text=text, parts=parts)
-    return Conversation(tuple(turns)) if len(turns) > 1 or turns[0].parts else turns[0].text
+        last = turns[-1]
+        before, _, after = prompts.ask.partition("{question}")
+        parts = tuple(part for part in (before, *last.parts, after) if part != "")
+        turns[-1] = replace(last, text=prompts.asking(last.text), parts=parts if last.parts else ())
+    if len(turns) == 1 and not turns[0].parts:
+        return turns[0].text
+    return Conversation(tuple(turns))
 
 
 def check_length(chat: ChatRequest, vocabulary: Vocabulary, most: int) -> None:
@@ -227,16 +236,19 @@ class Job:
             return
         if logprob is not None:
             self._logprobs.append(logprob)
-        if stops := self.chat.stop:
+        if self.chat.stop:
             text = self._parsing.parsed().text
-            self._stopped = min((place for stop in stops if (place := text.find(stop)) >= 0), default=None)
+            self._stopped = min((text.find(stop) for stop in self.chat.stop if stop in text), default=None)
 
     def send_certain(self) -> None:
         """Send the text and the reasoning that no further token changes."""
         parsed = self._parsed()
         if parsed.retracted > self._retracted:  # sent text cannot be taken back: the answer follows it
-            self._retracted, self._sent, self._sent_reasoning = parsed.retracted, 0, len(parsed.reasoning)
-            self._sent_logprobs, self._sent_bytes = len(self._logprobs), 0
+            self._retracted = parsed.retracted
+            self._sent = 0
+            self._sent_reasoning = len(parsed.reasoning)
+            self._sent_logprobs = len(self._logprobs)
+            self._sent_bytes = 0
         text = self._until_stop(parsed.text)
         longest = max(map(len, self.chat.stop), default=1) - 1
         # The rest may be the beginning of a stop; and before a stop, white space is not part of the text.
@@ -268,21 +280,25 @@ class Job:
     def _send(self, text: str, reasoning: str, *, last: bool = False) -> None:
         """Send the unsent part of the text and of its log-probabilities."""
         piece = Piece(text[self._sent :], reasoning[self._sent_reasoning :], self._new_logprobs(text, last))
-        self._sent, self._sent_reasoning = max(self._sent, len(text)), max(self._sent_reasoning, len(reasoning))
+        self._sent = max(self._sent, len(text))
+        self._sent_reasoning = max(self._sent_reasoning, len(reasoning))
         if piece.text or piece.reasoning or piece.logprobs:
             self.report(piece)
 
     def _new_logprobs(self, text: str, last: bool) -> list[Logprob]:
         """Return the log-probabilities of tokens that, joined, are the text: without white space before it."""
         unsent = self._logprobs[self._sent_logprobs :]
-        if not unsent or (parsed := self._parsed()).cuts:  # tokens of a thought are among them
+        parsed = self._parsed()
+        if not unsent or parsed.cuts:  # tokens of a thought are among them
             return []
         if last and not self._until_stop(parsed.text).startswith(text):
             return unsent  # the preset changed the text: these are the tokens as they were decoded
-        shown, left = list[Logprob](), len(text.encode()) - self._sent_bytes
+        shown: list[Logprob] = []
+        left = len(text.encode()) - self._sent_bytes
         for logprob in unsent:
             data = bytes(logprob["bytes"])
-            data = data if self._sent_bytes else data.lstrip()
+            if not self._sent_bytes:
+                data = data.lstrip()
             if len(data) > left:
                 if not last:
                     break
@@ -291,9 +307,7 @@ class Job:
             self._sent_bytes += len(data)
             left -= len(data)
             if data:
-                cut = {"token": data.decode("utf-8", "replace"), "bytes": list(data)}
-                top = [each | cut if each["bytes"] == logprob["bytes"] else each for each in logprob["top_logprobs"]]
-                shown.append(logprob | cut | {"top_logprobs": top})
+                shown.append(_cut(logprob, data))
         return shown
 
     def _until_stop(self, text: str) -> str:
@@ -301,6 +315,15 @@ class Job:
 
     def _parsed(self) -> Parsed:
         return self._parsing.parsed(final=self._ended)
+
+
+def _cut(logprob: Logprob, data: bytes) -> Logprob:
+    """Return a token's log-probability with a part of its bytes; also where it is one of the likeliest tokens."""
+    part = {"token": data.decode("utf-8", "replace"), "bytes": list(data)}
+    top = []
+    for likely in logprob["top_logprobs"]:
+        top.append(likely | part if likely["bytes"] == logprob["bytes"] else likely)
+    return logprob | part | {"top_logprobs": top}
 
 
 def job_of(

@@ -85,13 +85,21 @@ class OllamaChat(Options):
 
     def chat(self) -> ChatRequest:
         """Return the request as a chat."""
-        chat: dict[str, Any] = {name: self.options.get(own) for name, own in OPTIONS.items()}
-        if isinstance(most := chat["max_tokens"], int):
-            chat["max_tokens"] = max(most, -1) or None
-        chat |= {name: getattr(self, name) for name in ("stream", "tools", "logprobs", "top_logprobs", "sira")}
-        chat |= {"model": short_name(self.model), "messages": [message.chat() for message in self.turns()]}
-        chat["chat_template_kwargs"] = {"thinking": self.think}
-        chat["response_format"] = None if self.format is None else {"type": "json_schema", "schema": self.format}
+        chat: dict[str, Any] = {name: self.options.get(key) for name, key in OPTIONS.items()}
+        if isinstance(chat["max_tokens"], int):
+            chat["max_tokens"] = max(chat["max_tokens"], -1) or None
+        chat |= {
+            "model": short_name(self.model),
+            "messages": [message.chat() for message in self.turns()],
+            "stream": self.stream,
+            "tools": self.tools,
+            "logprobs": self.logprobs,
+            "top_logprobs": self.top_logprobs,
+            "sira": self.sira,
+            "chat_template_kwargs": {"thinking": self.think},
+        }
+        if self.format is not None:
+            chat["response_format"] = {"type": "json_schema", "schema": self.format}
         return ChatRequest.read(chat)
 
     def loaded(self) -> dict[str, Any]:
@@ -108,27 +116,40 @@ class OllamaChat(Options):
         """Yield the lines of a stream about an event; None: its begin."""
         parts: list[dict[str, Any]] = []
         if isinstance(event, RequestError):
-            parts = [{"error": for_clients(str(event))}]
+            parts.append({"error": for_clients(str(event))})
         elif isinstance(event, Reply):
-            parts = [self._line("") | self._end(event)]
+            parts.append(self._line("") | self._end(event))
         elif event is not None:
-            parts += [self._line("", event.reasoning) | {"done": False}] if event.reasoning else []
-            parts += [self._line(event.text, None, event.logprobs) | {"done": False}] if event.text else []
-        yield from (json.dumps(part, ensure_ascii=False) + "\n" for part in parts)
+            if event.reasoning:
+                parts.append(self._line("", event.reasoning) | {"done": False})
+            if event.text:
+                parts.append(self._line(event.text, None, event.logprobs) | {"done": False})
+        for part in parts:
+            yield json.dumps(part, ensure_ascii=False) + "\n"
 
     def _line(self, text: str, thought: str | None = None, logprobs: list[Logprob] | None = None) -> dict[str, Any]:
         now = datetime.now(UTC).isoformat(timespec="microseconds").replace("+00:00", "Z")
-        line = {"model": self.model, "created_at": now, **self.text(text, {"thinking": thought} if thought else {})}
-        return line | {"logprobs": logprobs} if self.logprobs and logprobs is not None else line
+        line: dict[str, Any] = {"model": self.model, "created_at": now}
+        line |= self.text(text, {"thinking": thought} if thought else {})
+        if self.logprobs and logprobs is not None:
+            line["logprobs"] = logprobs
+        return line
 
     def _end(self, reply: Reply) -> dict[str, Any]:
         """Return the keys at the end: times in nanoseconds; `load_duration` is the time without decoding."""
-        total, decoding = time.monotonic_ns() - self._began, round(reply.sira["decoding_seconds"] * 10**9)
-        # The prompt's pass is part of `eval_duration`.
-        times = {"total_duration": total, "load_duration": max(total - decoding, 0), "prompt_eval_duration": 0}
-        counts = {"prompt_eval_count": reply.answer.prompt_tokens, "eval_count": reply.answer.output_tokens}
-        end = {"done": True, "done_reason": reply.finish_reason, "eval_duration": decoding, "sira": reply.sira}
-        return end | times | counts
+        total = time.monotonic_ns() - self._began
+        decoding = round(reply.sira["decoding_seconds"] * 10**9)
+        return {
+            "done": True,
+            "done_reason": reply.finish_reason,
+            "eval_duration": decoding,
+            "sira": reply.sira,
+            "total_duration": total,
+            "load_duration": max(total - decoding, 0),
+            "prompt_eval_duration": 0,  # the prompt's pass is part of `eval_duration`
+            "prompt_eval_count": reply.answer.prompt_tokens,
+            "eval_count": reply.answer.output_tokens,
+        }
 
 
 class OllamaGenerate(OllamaChat):
@@ -149,8 +170,10 @@ class OllamaGenerate(OllamaChat):
         for name in ("suffix", "template", "raw", "context"):
             if getattr(self, name):
                 raise RequestError(f"{name}: not supported here; send turns to /api/chat, or leave it out", param=name)
-        system = [OllamaMessage(role="system", content=self.system)] if self.system else []
-        return [*system, OllamaMessage(role="user", content=self.prompt, images=self.images)]
+        turns = [OllamaMessage(role="user", content=self.prompt, images=self.images)]
+        if self.system:
+            turns.insert(0, OllamaMessage(role="system", content=self.system))
+        return turns
 
     def text(self, text: str, thought: dict[str, str]) -> dict[str, Any]:
         """Return the key `response`, and `thinking`."""
@@ -159,9 +182,12 @@ class OllamaGenerate(OllamaChat):
 
 def error_json(error: RequestError, path: str) -> dict[str, Any]:
     """Return an error in the form that Ollama's clients expect; it names the keys of their request."""
-    message, keys = for_clients(str(error)), CHAT_KEYS if path.endswith("chat") else GENERATE_KEYS
-    key = next((key for key in keys if re.match(rf"{re.escape(key)}(?!\w)", message)), "")
-    return {"error": keys.get(key, "") + message[len(key) :]}
+    message = for_clients(str(error))
+    keys = CHAT_KEYS if path.endswith("chat") else GENERATE_KEYS
+    for key, name in keys.items():
+        if re.match(rf"{re.escape(key)}(?!\w)", message):
+            return {"error": name + message[len(key) :]}
+    return {"error": message}
 
 
 def is_ollama(path: str) -> bool:
@@ -181,14 +207,22 @@ class ServedModel:
     """
 
     def __init__(self, lvlm: Lvlm, context: int) -> None:
-        model, began = lvlm.model, datetime.now(UTC)
-        family, count = model.config.model_type, model.num_parameters()
+        model = lvlm.model
+        began = datetime.now(UTC)
+        modified = began.isoformat().replace("+00:00", "Z")
+        family = model.config.model_type
+        count = model.num_parameters()
         self.names = [name for name in (lvlm.preset.name, lvlm.preset.model) if name]
         self.name = self.names[0]
-        self._created, modified = int(began.timestamp()), began.isoformat().replace("+00:00", "Z")
-        details = {"parent_model": "", "format": "safetensors", "family": family, "families": [family]}
-        details["parameter_size"] = f"{count / 10**9:.1f}B" if count >= 10**9 else f"{count / 10**6:.2f}M"
-        details["quantization_level"] = lvlm.quantization or LEVELS[str(model.dtype).removeprefix("torch.")]
+        self._created = int(began.timestamp())
+        details = {
+            "parent_model": "",
+            "format": "safetensors",
+            "family": family,
+            "families": [family],
+            "parameter_size": f"{count / 10**9:.1f}B" if count >= 10**9 else f"{count / 10**6:.2f}M",
+            "quantization_level": lvlm.quantization or LEVELS[lvlm.dtype],
+        }
         size = model.get_memory_footprint()
         digest = hash_of(model=lvlm.preset.model, revision=lvlm.revision, quantization=lvlm.quantization)
 
@@ -199,10 +233,19 @@ class ServedModel:
 
         self.tags = listed(modified_at=modified)
         self.running = listed(expires_at="9999-12-31T23:59:59Z", size_vram=size, context_length=context)
-        facts = {"general.architecture": family, "general.parameter_count": count, f"{family}.context_length": context}
-        self._shown: dict[str, Any] = dict.fromkeys(("modelfile", "parameters", "template"), "")
-        self._shown |= {"details": details, "model_info": facts, "capabilities": ["completion", "vision"]}
-        self._shown["modified_at"] = modified
+        self._shown: dict[str, Any] = {
+            "modelfile": "",
+            "parameters": "",
+            "template": "",
+            "details": details,
+            "model_info": {
+                "general.architecture": family,
+                "general.parameter_count": count,
+                f"{family}.context_length": context,
+            },
+            "capabilities": ["completion", "vision"],
+            "modified_at": modified,
+        }
 
     def check(self, name: str | None) -> None:
         """Check that a name, if one is given, is the model's."""

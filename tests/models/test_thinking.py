@@ -14,6 +14,8 @@ from sira_cli import Lvlm, load
 from sira_cli.analysis.experiment import Units
 from sira_cli.analysis.questions import Question, QuestionSet
 from sira_cli.analysis.sweep import Grid, sweep
+from sira_cli.analysis.trace.run import TraceOutput, run_traces
+from sira_cli.analysis.trace.task import Trace
 from sira_cli.errors import SettingsError, UnfinishedReasoningError
 from sira_cli.eval.lmms import losses, plain_request
 from sira_cli.look.second_look import SecondLook
@@ -21,6 +23,7 @@ from sira_cli.models.progress import TextPieces
 from sira_cli.models.reasoning import ReasoningParser
 from sira_cli.models.vocabulary import Vocabulary
 from sira_cli.pictures.sources import as_picture
+from sira_cli.run.events import Failed
 from sira_cli.run.items import Item
 from sira_cli.run.run import run_pictures
 from sira_cli.run.task import Ask, Caption
@@ -130,6 +133,18 @@ def test_a_thought_that_is_cut_off_is_an_error_of_that_picture(loaded, image, ph
     short = under(lvlm, think=True, max_new_tokens=len(whole) - len(plan(lvlm, TEXT)))  # none are left for the text
     with pytest.raises(UnfinishedReasoningError, match=r"raise max_new_tokens or switch thinking off$"):
         short.caption(photos["chelsea"])
+
+
+def test_a_trace_whose_thought_is_cut_off_is_a_failure(loaded, photos):
+    lvlm = under(loaded("always"), max_new_tokens=3)
+    task, pictures = Trace(lvlm.preset, lvlm.decoder), [as_picture(photos["chelsea"])]
+    with TraceOutput(task, pictures) as output:
+        _, event = run_traces(task, pictures, lvlm, output)
+    assert isinstance(event, Failed)
+    assert "ended inside its reasoning after 3 tokens" in event.error
+    assert event.record[-1]["error"] == event.error
+    assert [line["type"] for line in event.record] == ["run", "token", "token", "token", "end"]
+    assert output.counts.error == 1
 
 
 def test_who_cannot_be_asked_to_think_is_refused_before_its_weights_are_read(checkpoint_of, photos, monkeypatch, sira):

@@ -143,40 +143,46 @@ class Trace(Task[list[Line]]):
         """Return the lines of each picture's text: of one that is decoded, or of given texts in one pass for all."""
         inputs = lvlm.to_device(batch.inputs)
         with ExitStack() as files:
-            rows = zip(batch.items, batch.images, inputs["input_ids"], inputs["attention_mask"].bool(), strict=True)
-            recorders = [
-                Recorder(self, lvlm, item, shown, ids[live], files.enter_context(logits_file(self.full_logits)))
-                for item, shown, ids, live in rows
-            ]
-            if not self.forced:
-                (recorder,), item = recorders, batch.items[0]
-                seeds = lvlm.text_seeds([item.sha256], [item.prompt])
-                lvlm.generate(inputs, on_tokens=lambda tokens, step: recorder.add(tokens[0], step), seeds=seeds)
-                return [recorder.end()]
-            prompts = inputs["input_ids"].tolist()
-            texts = [
-                lvlm.vocabulary.encode_after(prompt, item.picture.caption or "")
-                for prompt, item in zip(prompts, batch.items, strict=True)
-            ]
-            longest = max(map(len, texts))
-            for number, step in enumerate(score(lvlm.model, lvlm.both_streams, inputs, texts)):
-                for row, (recorder, tokens) in enumerate(zip(recorders, texts, strict=True)):
-                    position = number - (longest - len(tokens))
-                    if position >= 0:
-                        views = (view[row : row + 1] for view in (step.full, step.cf, step.contrast))
-                        recorder.add(tokens[position], Step(*views))
+            recorders = []
+            for row, item in enumerate(batch.items):
+                ids = inputs["input_ids"][row][inputs["attention_mask"][row].bool()]
+                keep = files.enter_context(logits_file(self.full_logits))
+                recorders.append(Recorder(self, lvlm, item, batch.images[row], ids, keep))
+            if self.forced:
+                record_forced(lvlm, batch.items, inputs, recorders)
+            else:
+                seeds = lvlm.text_seeds([item.sha256 for item in batch.items], [item.prompt for item in batch.items])
+                lvlm.generate(inputs, on_tokens=lambda tokens, step: recorders[0].add(tokens[0], step), seeds=seeds)
             return [recorder.end() for recorder in recorders]
 
     def settle(self, lvlm: LoadedModel, item: Item[list[Line]], answer: list[Line], milliseconds: float = 0) -> None:
         """Give an item its lines."""
         answer[-1]["duration_ms"] = round(milliseconds, 1)
         item.result = answer
+        item.error = answer[-1]["error"]
 
     def fail(self, lvlm: LoadedModel, item: Item[list[Line]], error: Exception) -> None:
         """Give an item the line of a picture that failed."""
         super().fail(lvlm, item, error)
         failed = {"type": "end", "status": "error", "error": item.error, "text": "", "finish_reason": "error"}
         item.result = [{**failed, "output_tokens": 0, "duration_ms": 0.0, "words": [], "tracked": []}]
+
+
+def record_forced(
+    lvlm: LoadedModel, items: Sequence[Item[list[Line]]], inputs: Any, recorders: Sequence[Recorder]
+) -> None:
+    """Give each recorder the tokens of its picture's caption, whose logits are computed in one pass for all."""
+    texts = []
+    for prompt, item in zip(inputs["input_ids"].tolist(), items, strict=True):
+        texts.append(lvlm.vocabulary.encode_after(prompt, item.picture.caption or ""))
+    longest = max(map(len, texts))
+    for number, step in enumerate(score(lvlm.model, lvlm.both_streams, inputs, texts)):
+        for row, tokens in enumerate(texts):
+            position = number - (longest - len(tokens))
+            if position >= 0:
+                alone = slice(row, row + 1)
+                views = Step(step.full[alone], step.cf[alone], step.contrast[alone])
+                recorders[row].add(tokens[position], views)
 
 
 class Recorder:
@@ -189,14 +195,13 @@ class Recorder:
         self._tracked = task.tracked(lvlm)
         self._scores = WordScores(lvlm.parser, lvlm.sira.alpha, skip_thought=task.forced)
         positions = lvlm.find_image(ids[None])[0].nonzero().flatten().tolist()
-        firsts, ends = {*positions} - {one + 1 for one in positions}, {one + 1 for one in positions} - {*positions}
-        size = dict(zip(("width", "height"), pictures_of(shown)[0].size, strict=True))
+        width, height = pictures_of(shown)[0].size
         run = {
             "type": "run",
             "schema": "sira.trace/1",
             "task": "caption" if task.question is None else "ask",
             "file_name": item.name,
-            "image": {"path": item.picture.address, "sha256": item.sha256, **size},
+            "image": {"path": item.picture.address, "sha256": item.sha256, "width": width, "height": height},
             "prompt": item.prompt,
             "preset": lvlm.preset.name,
             "model": lvlm.preset.model,
@@ -208,11 +213,15 @@ class Recorder:
             "vocab_size": lvlm.model.get_output_embeddings().weight.shape[0],
             "prompt_tokens": len(ids),
             "image_tokens": len(positions),
-            "image_positions": [*map(list, zip(sorted(firsts), sorted(ends), strict=True))],
+            "image_positions": ranges(positions),
             "tracked": [{"word": word, "token_ids": ids} for word, ids in self._tracked.items()],
             "device": lvlm.device,
             "dtype": lvlm.dtype,
-            "versions": {"sira": __version__} | {each.__name__: each.__version__ for each in (torch, transformers)},
+            "versions": {
+                "sira": __version__,
+                "torch": torch.__version__,
+                "transformers": transformers.__version__,
+            },
         }
         self._lines: list[Line] = [run]
 
@@ -225,11 +234,17 @@ class Recorder:
         firsts = [ids[0] for ids in self._tracked.values()]
         chosen, *rows = self._rows(logits, logprobs, [token, *top, *firsts])
         tracked = zip(self._tracked, rows[len(top) :], strict=True)
-        line = {"type": "token", "step": len(self._lines) - 1, **chosen}
-        line["special"] = self._lvlm.vocabulary.is_special(token)
-        line["delta"] = chosen["full"]["logit"] - chosen["cf"]["logit"]
-        line |= {"kl": float(kl_divergence(logprobs[0], logprobs[1])), "top": rows[: len(top)]}
-        self._lines.append(line | {"tracked": [{"word": word, **row} for word, row in tracked]})
+        line = {
+            "type": "token",
+            "step": len(self._lines) - 1,
+            **chosen,
+            "special": self._lvlm.vocabulary.is_special(token),
+            "delta": chosen["full"]["logit"] - chosen["cf"]["logit"],
+            "kl": float(kl_divergence(logprobs[0], logprobs[1])),
+            "top": rows[: len(top)],
+            "tracked": [{"word": word, **row} for word, row in tracked],
+        }
+        self._lines.append(line)
         self._scores.add([token], step)
         if self._keep is not None:
             self._keep(token, logits)
@@ -239,36 +254,28 @@ class Recorder:
 
         The infinite logit of a suppressed token is the most negative float32: JSON has no infinity.
         """
-        ids, least = torch.tensor(tokens, device=logits.device), torch.finfo(torch.float32).min
-        own = logits[:, ids]  # [3, n]
-        ranks = 1 + torch.stack([(logits > logit[:, None]).sum(dim=1) for logit in own.T], dim=1)
-        numbers = (own.clamp(min=least), logprobs[:, ids].clamp(min=least), ranks)
-        columns = zip(*(each.T.tolist() for each in numbers), strict=True)
-        return [
-            self._lvlm.vocabulary.describe(token)
-            | {
-                view: {"logit": logit, "logprob": logprob, "rank": rank}
-                for view, logit, logprob, rank in zip(VIEWS, *column, strict=True)
-            }
-            for token, column in zip(tokens, columns, strict=True)
-        ]
+        ids = torch.tensor(tokens, device=logits.device)
+        least = torch.finfo(torch.float32).min
+        larger = torch.stack([(logits > logits[:, token, None]).sum(dim=1) for token in tokens], dim=1)  # [3, n]
+        ranks = (1 + larger).tolist()
+        picked = logits[:, ids].clamp(min=least).tolist()
+        shares = logprobs[:, ids].clamp(min=least).tolist()
+        rows = []
+        for place, token in enumerate(tokens):
+            row = self._lvlm.vocabulary.describe(token)
+            for view, logit, logprob, rank in zip(VIEWS, picked, shares, ranks, strict=True):
+                row[view] = {"logit": logit[place], "logprob": logprob[place], "rank": rank[place]}
+            rows.append(row)
+        return rows
 
     def end(self) -> list[Line]:
         """Add the last line, and return all."""
-        task, lvlm, lines = self._task, self._lvlm, self._lines[1:]
-        tokens = [line["token_id"] for line in lines]
-        parsed, ended = lvlm.parser.parse(tokens, skip_thought=task.forced), lvlm.answer_of(tokens)
-        error, looked, uses = "" if task.forced else ended.error, {}, list[Line]()
-        for word, ids in self._tracked.items():  # where the text continues with all tokens of a tracked word
-            for step in range(len(tokens) - len(ids) + 1):
-                if tokens[step : step + len(ids)] == ids:
-                    own = lines[step : step + len(ids)]
-                    uses.append({"word": word, "step": step})
-                    uses[-1] |= {view: sum(line[view]["logprob"] for line in own) for view in VIEWS}
-        if task.verify is not None:
-            objects = SecondLook(lvlm, task.verify).check(self._shown, parsed.text).objects
-            looked = {"objects": [claim.to_json() for claim in objects], "verify": task.verify.settings(lvlm.preset)}
-        end = {
+        task, lvlm = self._task, self._lvlm
+        tokens = [line["token_id"] for line in self._lines[1:]]
+        parsed = lvlm.parser.parse(tokens, skip_thought=task.forced)
+        ended = lvlm.answer_of(tokens)
+        error = "" if task.forced else ended.error
+        end: Line = {
             "type": "end",
             "status": "error" if error else "ok",
             "error": f"{self._item.name}: {error}" if error else "",
@@ -277,10 +284,36 @@ class Recorder:
             "output_tokens": len(tokens),
             "duration_ms": 0.0,
             "words": self._scores.words(0, len(tokens)),
-            "tracked": uses,
-            **({"reasoning": parsed.reasoning} if parsed.reasoning else {}),
+            "tracked": self._uses(tokens),
         }
-        return [*self._lines, end | looked]
+        if parsed.reasoning:
+            end["reasoning"] = parsed.reasoning
+        if task.verify is not None:
+            objects = SecondLook(lvlm, task.verify).check(self._shown, parsed.text).objects
+            end["objects"] = [claim.to_json() for claim in objects]
+            end["verify"] = task.verify.settings(lvlm.preset)
+        return [*self._lines, end]
+
+    def _uses(self, tokens: list[int]) -> list[Line]:
+        """Return where the text continues with all tokens of a tracked word."""
+        uses = []
+        for word, ids in self._tracked.items():
+            for step in range(len(tokens) - len(ids) + 1):
+                if tokens[step : step + len(ids)] == ids:
+                    lines = self._lines[1 + step :][: len(ids)]
+                    logprobs = {view: sum(line[view]["logprob"] for line in lines) for view in VIEWS}
+                    uses.append({"word": word, "step": step, **logprobs})
+        return uses
+
+
+def ranges(positions: Sequence[int]) -> list[list[int]]:
+    """Return ascending positions as ranges, each with its first position and the one after its last."""
+    found: list[list[int]] = []
+    for position in positions:
+        if not found or position != found[-1][1]:
+            found.append([position, position])
+        found[-1][1] = position + 1
+    return found
 
 
 @contextmanager
