@@ -19,7 +19,7 @@ from typing_extensions import override
 
 from sira_cli import methods
 from sira_cli.analysis.experiment import Events, ModelReport, Units, draw_line, new_figure, run_missing
-from sira_cli.analysis.questions import DECODED, Question, QuestionSet
+from sira_cli.analysis.questions import DECODED, QuestionSet
 from sira_cli.core.families import find_backbone
 from sira_cli.core.passes import next_token
 from sira_cli.core.rules import contrast, plausible
@@ -217,12 +217,13 @@ def sweep(
     units.begin(settings | own)
     prompts = lvlm.preset.prompts
 
-    def asking(number: int, question: Question) -> Item[list[str]]:
-        prompt, unit = prompts.asking(question.text), ANSWER_UNIT.format(number)
-        return Item(questions.picture(question.picture).known(prompt=prompt, id=unit), question.picture, prompt, unit)
-
-    yield StageStarted("questions", len(questions.questions))
-    asked = itertools.starmap(asking, enumerate(questions.questions))
+    asked = []
+    for number, question in enumerate(questions.questions):
+        prompt = prompts.asking(question.text)
+        unit = ANSWER_UNIT.format(number)
+        picture = questions.picture(question.picture).known(prompt=prompt, id=unit)
+        asked.append(Item[list[str]](picture, question.picture, prompt, unit))
+    yield StageStarted("questions", len(asked))
     yield from run_missing(lvlm, FirstTokens(grid), asked, units, batch_size)
     if captions:
         yield StageStarted("captions", len(questions.pictures) * len(grid.cells()))

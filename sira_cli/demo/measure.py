@@ -55,30 +55,50 @@ def measure(
         drawn: dict[Scene, Image.Image] = {}
         for name, lvlm in methods.items():
             names = {scene: unit(lvlm, scene, asked[scene]) for scene in batch}
-            todo = [scene for scene in batch if names[scene] not in units]
-            drawn |= {scene: render(scene)[0] for scene in todo if scene not in drawn}
-            pictures = [drawn[scene] for scene in todo]
-            captions = texts_of(lvlm, pictures, [lvlm.preset.prompts.caption] * len(todo))
-            shown = [drawn[scene] for scene in todo for _ in asked[scene]]
-            prompts = [yes_no_question(question.name) for scene in todo for question in asked[scene]]
-            answers = iter(texts_of(lvlm, shown, prompts, "ask"))
-            texts = ([text, *islice(answers, len(asked[scene]))] for scene, text in zip(todo, captions, strict=True))
-            units.add(dict(zip((names[scene] for scene in todo), texts, strict=True)))
+            missing = [scene for scene in batch if names[scene] not in units]
+            for scene in missing:
+                if scene not in drawn:
+                    drawn[scene] = render(scene)[0]
+            texts = scene_texts(lvlm, missing, asked, drawn)
+            units.add({names[scene]: texts[scene] for scene in missing})
             for scene in batch:
-                caption, *rest = units[names[scene]]
-                count(tallies, name, scene, caption, asked[scene], rest)
+                caption, *answers = units[names[scene]]
+                count(tallies, name, scene, caption, asked[scene], answers)
         done += len(batch)
         on_progress(done)
-    settings = {
-        name: {"k": lvlm.k, "layers": lvlm.layers, "alpha": lvlm.alpha} if lvlm.decoder.deciding else {}
-        for name, lvlm in methods.items()
-    }
+    settings: dict[str, dict[str, Any]] = {}
+    for name, lvlm in methods.items():
+        settings[name] = {}
+        if lvlm.decoder.deciding:
+            settings[name] = {"k": lvlm.k, "layers": lvlm.layers, "alpha": lvlm.alpha}
     return SceneReport.of(tallies, settings)
+
+
+def scene_texts(
+    lvlm: Lvlm,
+    scenes: Sequence[Scene],
+    asked: Mapping[Scene, Sequence[SceneQuestion]],
+    drawn: Mapping[Scene, Image.Image],
+) -> dict[Scene, list[str]]:
+    """Return the caption of each scene, followed by the answers to what is asked about it."""
+    pictures = [drawn[scene] for scene in scenes]
+    captions = texts_of(lvlm, pictures, [lvlm.preset.prompts.caption] * len(scenes))
+    shown, prompts = [], []
+    for scene in scenes:
+        for question in asked[scene]:
+            shown.append(drawn[scene])
+            prompts.append(yes_no_question(question.name))
+    answers = iter(texts_of(lvlm, shown, prompts, "ask"))
+    texts = {}
+    for scene, caption in zip(scenes, captions, strict=True):
+        texts[scene] = [caption, *islice(answers, len(asked[scene]))]
+    return texts
 
 
 def unit(lvlm: Lvlm, scene: Scene, questions: Sequence[SceneQuestion]) -> str:
     """Return a name for a model's texts about a scene: equal names mean equal texts."""
-    method, preset = lvlm.decoder, lvlm.preset
+    method = lvlm.decoder
+    preset = lvlm.preset
     if lvlm.method == "greedy+apc" and preset.generation.temperature == 0 and preset.generation.num_beams == 1:
         method = find("greedy")  # from which it cannot differ
     work = hash_of(
@@ -106,10 +126,14 @@ def count(
 
 def texts_of(lvlm: Lvlm, pictures: Sequence[Image.Image], prompts: Sequence[str], task: str = "caption") -> list[str]:
     """Decode texts together, or one by one if the method takes one at a time."""
-    asking, texts = TASKS[task](lvlm.preset, lvlm.decoder, ""), list[str]()
-    for numbers in batches(range(len(pictures)), BATCH * 2 if lvlm.batches else 1):
-        inputs = lvlm.prepare([pictures[number] for number in numbers], [prompts[number] for number in numbers])
-        seeds = lvlm.text_seeds([""] * len(numbers), [str(row) for row in range(len(numbers))])
+    asking = TASKS[task](lvlm.preset, lvlm.decoder, "")
+    size = BATCH * 2 if lvlm.batches else 1
+    texts = []
+    for start in range(0, len(pictures), size):
+        part = slice(start, start + size)
+        inputs = lvlm.prepare(pictures[part], prompts[part])
+        rows = len(prompts[part])
+        seeds = lvlm.text_seeds([""] * rows, [str(row) for row in range(rows)])
         texts += [answer.text for answer in asking.decoded(lvlm, [], inputs, seeds)]
     return texts
 

@@ -86,7 +86,8 @@ class Check(PictureTask):
         self, lvlm: LoadedModel, batch: Batch[Result], on_text: Callable[[str], None] | None = None
     ) -> list[Answer]:
         """Return the caption of each picture of a batch, with the objects that it names."""
-        look, answers = self.second_look(lvlm), []
+        look = self.second_look(lvlm)
+        answers = []
         for image, item in zip(batch.images, batch.items, strict=True):
             text = item.picture.caption or ""
             answers.append(look.check(image, text).added_to(Answer(text, "stop"), self.how))
@@ -97,11 +98,14 @@ class Check(PictureTask):
         answer = self.no_answer(message(item.picture, error), lvlm)
         self.settle(lvlm, item, replace(answer, text=item.picture.caption or ""))
 
-    def record(self, *asked: Any) -> Result:
+    def record(self, answer: Answer, lvlm: LoadedModel | None = None, item: Item[Result] | None = None) -> Result:
         """Return the record of a check, with the caption."""
-        result = super().record(*asked)
-        ok, objects, remarks = result.status == "ok", result.objects or [], [*(result.warnings or [])]
-        if ok and not objects:
-            remarks.append(NOT_RECOGNISED if result.text.strip() else EMPTY)
-        support = min((one["support"] for one in objects if one["spans"]), default=1.0)
-        return replace(result, prompt=self.how["question"], warnings=remarks or None, support=support if ok else 0.0)
+        result = replace(super().record(answer, lvlm, item), prompt=self.how["question"])
+        if answer.error:
+            return replace(result, support=0.0)
+        objects = result.objects or []
+        remarks = result.warnings or []
+        if not objects:
+            remarks = [*remarks, NOT_RECOGNISED if result.text.strip() else EMPTY]
+        support = min((claim["support"] for claim in objects if claim["spans"]), default=1.0)
+        return replace(result, warnings=remarks or None, support=support)

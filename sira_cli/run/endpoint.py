@@ -85,7 +85,10 @@ class Endpoint(Engine):
         self._openai, self._ended = openai, threading.Event()
         self._key = os.environ.get("OPENAI_API_KEY", "")
         self._client = openai.OpenAI(base_url=address, api_key=self._key or "none")
-        self.system, self._limit, self._top, self._scored = "", "max_tokens", _TOPS[0], False
+        self.system = ""
+        self._limit = "max_tokens"
+        self._top = _TOPS[0]
+        self._scored = False
         self._more: dict[str, Any] = {}
         self.model = model or self._only_model()
 
@@ -93,7 +96,8 @@ class Endpoint(Engine):
         """Ask the server a first question, to learn how it answers."""
         assert isinstance(task, Check)
         assert task.verify is not None
-        self._finder, self._words = ObjectFinder(task.verify, task.preset), task.preset.verify.answers
+        self._finder = ObjectFinder(task.verify, task.preset)
+        self._words = task.preset.verify.answers
         source = self.learn(self._finder.question(Thing("dog", (), "dog")))
         about = {each.name: getattr(task, each.name) for each in fields(Check)} | {"source": source}
         checking = ServerCheck(**about, endpoint=self).at(self.revision, self.server)
@@ -266,9 +270,12 @@ def data_url(data: bytes | Image.Image, image: Image.Image) -> str:
 
 def encoded(image: Image.Image) -> str:
     """Encode a picture as a data URL: PNG, or JPEG if it is large."""
-    kind, file = "png" if image.width * image.height <= _LOSSLESS else "jpeg", io.BytesIO()
-    image.save(file, kind, **({} if kind == "png" else {"quality": 95, "subsampling": 0}))
-    return _encoded(kind, file.getvalue())
+    file = io.BytesIO()
+    if image.width * image.height <= _LOSSLESS:
+        image.save(file, "png")
+        return _encoded("png", file.getvalue())
+    image.save(file, "jpeg", quality=95, subsampling=0)
+    return _encoded("jpeg", file.getvalue())
 
 
 def _encoded(kind: str, data: bytes) -> str:
@@ -287,11 +294,13 @@ def read_answers(words: Sequence[tuple[str, float]], answers: Sequence[Sequence[
             [logprob for word, logprob in words if begins(word, answer) and not begins(word, other)]
             for answer, other in (answers, answers[::-1])
         ]
-    every = [logprob for part in scores for logprob in part]
+    every = [*scores[0], *scores[1]]
     if not every:
         return None
-    first, second = (math.fsum(math.exp(logprob - max(every)) for logprob in part) for part in scores)
-    return first / (first + second), min(1.0, max(0.0, 1 - math.fsum(map(math.exp, every))))
+    largest = max(every)
+    first, second = (math.fsum(math.exp(logprob - largest) for logprob in part) for part in scores)
+    other = 1 - math.fsum(map(math.exp, every))
+    return first / (first + second), min(1.0, max(0.0, other))
 
 
 def _line(text: str) -> str:

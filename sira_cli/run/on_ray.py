@@ -112,8 +112,9 @@ class OnRay(Engine):
     def _note(self, facts: dict[str, Any]) -> None:
         """Keep the smallest batch size and the largest peaks of all workers."""
         before = self._facts or facts
-        peaks = before["peak_memory_bytes"], facts["peak_memory_bytes"]
-        most = {kind: max(peak.get(kind, 0) for peak in peaks) for kind in facts["peak_memory_bytes"]}
+        most = {}
+        for kind, peak in facts["peak_memory_bytes"].items():
+            most[kind] = max(peak, before["peak_memory_bytes"].get(kind, 0))
         size = min(before["batch_size"], facts["batch_size"])
         self._facts = facts | {"batch_size": size, "peak_memory_bytes": most}
 

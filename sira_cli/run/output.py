@@ -201,10 +201,13 @@ class Output(Sink[Result]):
                 revision = find_checkpoint(self._task.preset, offline=True).revision
             except ModelNotFoundError:
                 revision = "" if self.ledger is None else str(self.ledger.configuration.get("revision", ""))
-        task, cache = self._task.at(revision, server), Cache[tuple[list[File], str]](READ)
+        task = self._task.at(revision, server)
+        cache = Cache[tuple[list[File], str]](READ)
 
         def is_done(picture: Picture) -> bool:
-            name, prompt, sha256 = self.name(picture), task.first_prompt(picture), ""
+            name = self.name(picture)
+            prompt = task.first_prompt(picture)
+            sha256 = ""
             with suppress(Exception):  # an earlier run that has it as done has failed in the same way
                 sha256 = picture.read_once(cache)[1]
                 prompt = task.asked(picture)
@@ -254,25 +257,38 @@ class Output(Sink[Result]):
 
     def write(self, event: PictureEvent[Result]) -> PictureEvent[Result]:
         """Keep a picture's result, or complete that of an earlier run, and count it."""
-        picture, ledger, sidecars = event.picture, self.ledger, self._sidecars
         if isinstance(event, Skipped):
-            self.begin(None)
-            event = replace(event, failed=ledger is not None and ledger.is_error(event.id))
-            if ledger is not None and sidecars is not None and not event.failed and not sidecars.is_there(picture):
-                sidecars.replace(picture, str(ledger.record(event.id)["text"]))
-        else:
-            self.begin(event.record)
-            if ledger is not None:
-                record, identity = event.record.to_record(), {"id": picture.id}
-                if self.more is not None:
-                    record = {**record, **identity, **self.more}
-                elif picture.id:
-                    record = {"schema": record["schema"], **identity, **record}
-                ledger.append(record)
-            if sidecars is not None and event.record.status == "ok" and not sidecars.keeps(picture):
-                sidecars.replace(picture, event.record.text)
-        self.counts.add(event, 0 if isinstance(event, Skipped) else event.record.output_tokens)
+            event = self._completed(event)
+            self.counts.add(event)
+            return event
+        self.begin(event.record)
+        if self.ledger is not None:
+            self.ledger.append(self._line(event.picture, event.record))
+        sidecars = self._sidecars
+        if sidecars is not None and event.record.status == "ok" and not sidecars.keeps(event.picture):
+            sidecars.replace(event.picture, event.record.text)
+        self.counts.add(event, event.record.output_tokens)
         return event
+
+    def _completed(self, event: Skipped) -> Skipped:
+        """Return the event of a picture that an earlier run has done; write its text file, if it is wanted now."""
+        self.begin(None)
+        if self.ledger is None:
+            return event
+        event = replace(event, failed=self.ledger.is_error(event.id))
+        sidecars = self._sidecars
+        if sidecars is not None and not event.failed and not sidecars.is_there(event.picture):
+            sidecars.replace(event.picture, str(self.ledger.record(event.id)["text"]))
+        return event
+
+    def _line(self, picture: Picture, result: Result) -> dict[str, Any]:
+        """Return the record of a picture as its line in the file has it."""
+        record = result.to_record()
+        if self.more is not None:
+            return {**record, "id": picture.id, **self.more}
+        if picture.id:
+            return {"schema": record["schema"], "id": picture.id, **record}
+        return record
 
     def finish(self) -> None:
         """Put the records in the order of the pictures."""
@@ -284,7 +300,9 @@ class Output(Sink[Result]):
         """Return the remarks on the text files for the summary of a run."""
         if self._sidecars is None:
             return []
-        joined, apart, remarks = self._sidecars.joined, [*self._sidecars.apart.values()], []
+        joined = self._sidecars.joined
+        apart = list(self._sidecars.apart.values())
+        remarks = []
         if joined:
             number = f"{joined} text of several lines is" if joined == 1 else f"{joined} texts of several lines are"
             remarks.append(f"{number} one line (setting `text.lines`: keep)")

@@ -257,14 +257,36 @@ def run_pictures(
         SettingsError: a setting is wrong, or the file holds records of another configuration.
         SiraError: the run cannot go on. An error about one picture is not raised: its record has it.
     """
-    file = None if questions is None else Path(questions)
-    how: dict[str, Any] = {"words": words, "choices": choices, "verify": verify, "schema": schema, "needs_text": True}
-    kind = TASKS[task] if file is None else Ask
-    about: Caption | Ask = kind.of(lvlm.preset, lvlm.decoder, prompt, questions=file is not None, **how)
-    places = [str(place) for place in ([paths] if isinstance(paths, str | Path) else paths)]
-    selection = Selection(places, file, together=together, recursive=recursive, shard=shard, limit=limit)
+    kind = TASKS[task] if questions is None else Ask
+    about: Caption | Ask = kind.of(
+        lvlm.preset,
+        lvlm.decoder,
+        prompt,
+        words=words,
+        choices=choices,
+        verify=verify,
+        schema=schema,
+        questions=questions is not None,
+        needs_text=True,
+    )
+    places = [paths] if isinstance(paths, str | Path) else paths
+    selection = Selection(
+        [str(place) for place in places],
+        None if questions is None else Path(questions),
+        together=together,
+        recursive=recursive,
+        shard=shard,
+        limit=limit,
+    )
     pictures = selection.pictures(lvlm.preset.prompts.asking)
     about = about.about(pictures)
-    files = Files(output, sidecar, caption_extension, output_dir, overwrite, retry_errors)
+    files = Files(
+        output=output,
+        sidecar=sidecar,
+        caption_extension=caption_extension,
+        output_dir=output_dir,
+        overwrite=overwrite,
+        retry_errors=retry_errors,
+    )
     with Output(about, pictures, files) as written:
         yield from run(about, pictures, Local(lvlm, batch_size, on_text), written, fail_fast=fail_fast)

@@ -96,7 +96,16 @@ class PictureTask(Task[Result]):
             text = preset.prompts.asking(prompt)
         else:
             raise SettingsError("a task of kind ask needs a prompt: the question")
-        task = cls(preset, method, text, words, tuple(choices), Verify.of(verify), known, needs_text)
+        task = cls(
+            preset,
+            method,
+            text,
+            words=words,
+            choices=tuple(choices),
+            verify=Verify.of(verify),
+            schema=known,
+            needs_text=needs_text,
+        )
         task.check(engine)
         return task
 
@@ -112,14 +121,21 @@ class PictureTask(Task[Result]):
 
     def check(self, engine: str = "") -> None:
         """Check that the settings, the method and the engine support the task."""
-        mode = None if self.verify is None else self.verify.mode
-        more: dict[str, Any] = {"words": self.words, "choices": self.choices, "verify": mode, "schema": self.schema}
-        combinations.check(self.preset, self.method, task=self.kind, engine=engine, **more)
-        if choices := self.choices:
-            if len({*choices}) < max(2, len(choices)) or not all(choices):
-                expected = "expected two or more different answers, such as Yes,No"
-                raise SettingsError(f"`choices=` {','.join(choices)!r}: {expected}")
-            check_text("`choices=`", ",".join(choices))
+        combinations.check(
+            self.preset,
+            self.method,
+            task=self.kind,
+            engine=engine,
+            words=self.words,
+            choices=self.choices,
+            verify=None if self.verify is None else self.verify.mode,
+            schema=self.schema,
+        )
+        if self.choices:
+            shown = ",".join(self.choices)
+            if len({*self.choices}) < max(2, len(self.choices)) or not all(self.choices):
+                raise SettingsError(f"`choices=` {shown!r}: expected two or more different answers, such as Yes,No")
+            check_text("`choices=`", shown)
 
     def check_model(self, lvlm: LoadedModel) -> None:
         """Check that a loaded model can follow the prompt and the schema, before the first picture."""
@@ -323,11 +339,12 @@ class PictureTask(Task[Result]):
 
     def settle(self, lvlm: LoadedModel | None, item: Item[Result], answer: Answer, milliseconds: float = 0.0) -> None:
         """Give an item its record."""
-        shown, (start, end) = item.picture.label, self.preset.text.written(answer.text)
+        shown = item.picture.label
+        start, end = self.preset.text.written(answer.text)
         if answer.error and answer.tokens:  # the decoded text is not an answer
             answer = replace(answer, error=f"{shown}: {answer.error}")
         elif self.needs_text and not answer.error and not answer.text[start:end].strip():
-            tokens = f"{answer.output_tokens} token{'s' * (answer.output_tokens != 1)}"
+            tokens = "1 token" if answer.output_tokens == 1 else f"{answer.output_tokens} tokens"
             reason = f"the model's text is empty ({tokens}): try another prompt or method"
             answer = replace(answer, text="", error=f"{shown}: {reason}")
         if self.kind != "check" and (repeated := repetition(answer.text)):
