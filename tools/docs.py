@@ -23,7 +23,7 @@ from sira_cli.core.census import REFUSED, UNSETTLED
 from sira_cli.core.families import FAMILIES, TESTED
 from sira_cli.demo.measure import markdown, read_figures
 from sira_cli.errors import UnsupportedModelError
-from sira_cli.eval.report import results
+from sira_cli.eval.paper import results
 from sira_cli.look.claims import DOUBTED
 from sira_cli.methods import METHODS
 from sira_cli.methods.base import Ability, Method

@@ -217,7 +217,7 @@ def _read(
 ) -> EvalReport:
     """Report the answers in files, with the paper's figures of the same model."""
     from sira_cli.eval.answers import read_answers
-    from sira_cli.eval.report import find_model, known_model
+    from sira_cli.eval.paper import find_model, known_model
 
     _check_report(benchmark, options.output)
     answers = [read_answers(benchmark, source) for source in sources]
@@ -244,7 +244,7 @@ def _ask(
 ) -> list[EvalReport]:
     """Ask one model all questions of some benchmarks, and report on each; a shard has no report."""
     from sira_cli.eval.evaluation import Evaluation, has_captions, pictures_of, with_controls
-    from sira_cli.eval.report import find_model
+    from sira_cli.eval.paper import find_model
     from sira_cli.pictures.find import Shard
 
     shard = None if options.shard is None else Shard.parse(options.shard)

@@ -8,22 +8,16 @@ that do not compare with greedy decoding of their model have a mark.
 from __future__ import annotations
 
 import functools
-import itertools
-import operator
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from pathlib import Path
 from typing import Any
 
-import yaml
-
-from sira_cli.errors import SettingsError
 from sira_cli.eval.answers import Answers, FailedAnswer
-from sira_cli.eval.benchmark import MEAN, Benchmark
+from sira_cli.eval.benchmark import MEAN, Benchmark, Part
+from sira_cli.eval.paper import decimals, known_model, printed, results
 from sira_cli.eval.published import Expected, as_lines, expected
-from sira_cli.eval.statistics import Counts, Figure, McNemarTest, MethodFigures, common, compare_pairs
-from sira_cli.models import presets
+from sira_cli.eval.statistics import Counts, Figure, McNemarTest, MethodFigures, Tally, common, compare_pairs
 from sira_cli.run.records import Report, Table
 
 INTERVALS = "pictures: Wilson's, of the effective number of answers; differences by MOVER"
@@ -31,8 +25,6 @@ FEW = 30  # pictures
 GREEDY = "greedy"  # the method, and its label where it neither samples nor searches with beams
 ONLY_SHOWN = ("p", "pictures")  # fields of a row that JSON has not: `tests` has p
 IF_PRINTED = ("paper_mark", "published")  # fields of a row that are left out without figures of others
-PAPER = Path(__file__).parent / "paper.yaml"
-MARK = "is"  # the key of a row's mark in the paper's figures
 AUTHORS = "by its authors"
 
 
@@ -54,6 +46,72 @@ class MethodRow:
     published: dict[str, float] | None = None  # those that the model's authors print, if the paper's were asked for
     p: float | None = None  # p value of McNemar's test against the first method; None if they were not compared
     pictures: int = FEW  # their number; below FEW, tables show bounds instead of ±
+
+
+class ScoredPart:
+    """The answers of methods to one part of a benchmark, counted by group."""
+
+    def __init__(self, benchmark: Benchmark, part: Part, answers: Sequence[Answers]) -> None:
+        self.benchmark, self.part = benchmark, part
+        self.first = answers[0].name  # the method that others are compared with
+        self.labels = {method.name: label(method.name, method.settings) for method in answers}
+        self.asked = benchmark.score(part, {ask.id: "" for ask in part.asks})  # as if all were answered
+        self.counted: dict[str, dict[str, Tally]] = {}  # by group and method
+        self.figures: dict[str, MethodFigures] = {}  # by group, and by mean over groups
+        self.tests: list[McNemarTest] = []
+        tallies = self._tallies(answers)
+        pictures = {ask.id: ask.picture for ask in part.asks}
+        for group in part.groups:
+            counted = common({name: tally[group] for name, tally in tallies.items()}, pictures)
+            figures = MethodFigures.of(
+                counted,
+                functools.partial(benchmark.figures, group),
+                benchmark.denominators(group),
+                smooth=functools.partial(benchmark.figures, group, smooth=True),
+            )
+            self.counted[group] = counted
+            self.figures[group] = figures
+            self.tests += compare_pairs(group, counted, figures.estimates)
+        self.p = {(test.group, test.second): test.p for test in self.tests if test.first == self.first}
+        self.means = {mean: groups for mean, groups in benchmark.means(part).items() if len(groups) > 1}
+        for mean, groups in self.means.items():
+            self.figures[mean] = MethodFigures.mean([self.figures[group] for group in groups])
+
+    def _tallies(self, answers: Sequence[Answers]) -> dict[str, Mapping[str, Tally]]:
+        """Return the counts of each method that answered the part, by group; with seconds, if all have them."""
+        answered = [method for method in answers if self.part.name in method.texts]
+        timed = all(self.part.name in method.seconds for method in answered)
+        tallies: dict[str, Mapping[str, Tally]] = {}
+        for method in answered:
+            seconds = method.seconds[self.part.name] if timed else {}
+            tallies[method.name] = self.benchmark.score(self.part, method.texts[self.part.name], seconds)
+        return tallies
+
+    def rows(self, paper: str) -> Iterator[MethodRow]:
+        """Yield a row for each method in each group, with the figures of a model of the paper."""
+        for group, figures in self.figures.items():
+            for method in figures.estimates:
+                yield self._row(group, method, paper)
+
+    def _row(self, group: str, method: str, paper: str) -> MethodRow:
+        figures = self.figures[group]
+        groups = self.means.get(group, (group,))
+        asked = sum(len(self.asked[each].right) for each in groups)
+        answered = sum(len(self.counted[each][method].right) for each in groups)
+        return MethodRow(
+            part=self.part.name,
+            group=group,
+            method=method,
+            answered=answered,
+            failed=asked - answered,
+            counts={} if group in self.means else self.counted[group][method].total(),
+            figures=figures.figures(method),
+            differences=figures.differences(method, self.first),
+            label=self.labels[method],
+            p=self.p.get((group, method)),
+            pictures=len(figures.pictures),
+            **printed(paper, self.benchmark.name, group, method),
+        )
 
 
 @dataclass(frozen=True)
@@ -89,62 +147,32 @@ class EvalReport(Report):
         """
         rows: list[MethodRow] = []
         tests: list[McNemarTest] = []
-        first, labels = answers[0].name, {one.name: label(one.name, one.settings) for one in answers}
         for part in benchmark.parts:
-            here = [one for one in answers if part.name in one.texts]
-            timed = all(part.name in one.seconds for one in here)
-            tallies = {
-                one.name: benchmark.score(part, one.texts[part.name], one.seconds[part.name] if timed else {})
-                for one in here
-            }
-            everything = benchmark.score(part, {ask.id: "" for ask in part.asks})
-            pictures = {ask.id: ask.picture for ask in part.asks}
-            counted, compared = {}, {}
-            for group in part.groups:
-                own = counted[group] = common({name: tally[group] for name, tally in tallies.items()}, pictures)
-                exact = functools.partial(benchmark.figures, group)
-                smooth = functools.partial(benchmark.figures, group, smooth=True)
-                compared[group] = MethodFigures.of(own, exact, benchmark.denominators(group), smooth)
-                tests += compare_pairs(group, own, compared[group].estimates)
-            p = {(test.group, test.second): test.p for test in tests if test.first == first}
-            means = {mean: over for mean, over in benchmark.means(part).items() if len(over) > 1}
-            compared |= {mean: MethodFigures.mean([compared[group] for group in over]) for mean, over in means.items()}
-            for group, figures in compared.items():
-                over = means.get(group, (group,))
-                asked = sum(len(everything[each].right) for each in over)
-                for name in figures.estimates:
-                    answered = sum(len(counted[each][name].right) for each in over)
-                    rows.append(
-                        MethodRow(
-                            *(part.name, group, name, answered, asked - answered),
-                            counts={} if group in means else counted[group][name].total(),
-                            figures=figures.figures(name),
-                            differences=figures.differences(name, first),
-                            label=labels[name],
-                            p=p.get((group, name)),
-                            pictures=len(figures.pictures),
-                            **printed(paper, benchmark.name, group, name),
-                        )
-                    )
+            scored = ScoredPart(benchmark, part, answers)
+            rows += scored.rows(paper)
+            tests += scored.tests
         stand_ins = benchmark.stand_ins()
-        marks = {row.paper_mark for row in rows} | {AUTHORS for row in rows if row.published}
+        model = model or _model_of(answers)
+        expectations: list[Expected] = []
+        marks: set[str] = set()
+        for row in rows:
+            marks.add(row.paper_mark)
+            if row.published:
+                marks.add(AUTHORS)
+            if row.label == GREEDY and row.part not in stand_ins:
+                expectations += expected(model, benchmark.name, row.group, row.figures)
         return cls(
             benchmark=benchmark.name,
             stand_ins=stand_ins,
             facts=benchmark.facts(),
-            settings={one.name: one.settings for one in answers},
-            not_run={one.name: one.taken_from for one in answers if one.taken_from},
+            settings={method.name: method.settings for method in answers},
+            not_run={method.name: method.taken_from for method in answers if method.taken_from},
             paper=paper,
             notes={mark: text for mark, text in results()["notes"].items() if mark in marks},
             rows=tuple(rows),
             tests=tuple(tests),
-            failures=tuple(failure for one in answers for failure in one.failures),
-            expected=tuple(
-                each
-                for row in rows
-                if row.label == GREEDY and row.part not in stand_ins
-                for each in expected(model or _model_of(answers), benchmark.name, row.group, row.figures)
-            ),
+            failures=tuple(failure for method in answers for failure in method.failures),
+            expected=tuple(expectations),
         )
 
     @property
@@ -162,59 +190,81 @@ class EvalReport(Report):
         for row in self.rows:
             tables.setdefault(tuple(row.figures), []).append(row)
         for names, rows in tables.items():
-            groups = itertools.groupby(rows, key=operator.attrgetter("group"))
-            sections = [[[group], *(line for row in own for line in self._lines(row, names))] for group, own in groups]
-            yield Table([""], [*names, *["p"] * bool(self.tests)], sections, tight=True)
-            for part in dict.fromkeys(row.part for row in rows if row.part in self.stand_ins):
-                yield f"{part}: NOT the official figures: {self.stand_ins[part]}"
+            sections: dict[str, list[list[str]]] = {}
+            for row in rows:
+                sections.setdefault(row.group, [[row.group]]).extend(self._lines(row, names))
+            heads = [*names, "p"] if self.tests else names
+            yield Table([""], heads, [*sections.values()], tight=True)
+            for part in dict.fromkeys(row.part for row in rows):
+                if part in self.stand_ins:
+                    yield f"{part}: NOT the official figures: {self.stand_ins[part]}"
         yield from self.remarks()
 
     def _lines(self, row: MethodRow, names: Sequence[str]) -> Iterator[list[str]]:
         """Yield the lines of a method in a group: its figures, the differences, the paper's."""
-        p = "" if row.p is None else f"{row.p:.3f}" if row.p >= 0.001 else "<0.001"
+        p = ""
+        if row.p is not None:
+            p = f"{row.p:.3f}" if row.p >= 0.001 else "<0.001"
+        first = next(iter(self.labels.values()))
+        printed_by = f"in the paper, {row.paper_mark}" if row.paper_mark else "in the paper"
         lines: list[tuple[str, Mapping[str, Any] | None, str]] = [
             (f"  {row.label}", row.figures, ""),
-            (f"    - {next(iter(self.labels.values()))}", {} if row.method in self.not_run else row.differences, "+"),
-            (f"    {', '.join(filter(None, ['in the paper', row.paper_mark]))}", row.paper, ""),
+            (f"    - {first}", {} if row.method in self.not_run else row.differences, "+"),
+            (f"    {printed_by}", row.paper, ""),
             (f"    {AUTHORS}", row.published, ""),
         ]
-        few = row.pictures < FEW
         for head, values, sign in lines:
-            if values:
-                specs = {name: sign + self.digits(name) for name in names}
-                given = {
-                    name: each.bounds if few and isinstance(each, Figure) else each.__format__
-                    for name, each in values.items()
-                }
-                cells = [given[name](spec) if name in given else "" for name, spec in specs.items()]
-                yield [head, *cells, *[p if values is row.figures else ""] * bool(self.tests)]
+            if not values:
+                continue
+            line = [head]
+            for name in names:
+                value = values.get(name, "")
+                spec = sign + self.digits(name)
+                if isinstance(value, Figure) and row.pictures < FEW:
+                    line.append(value.bounds(spec))
+                else:
+                    line.append(format(value, spec) if name in values else "")
+            if self.tests:
+                line.append(p if values is row.figures else "")
+            yield line
 
     def remarks(self) -> list[str]:
         """Return the lines below the tables: what decides the figures, and the marks in labels and the paper's rows."""
-        few = any(row.pictures < FEW for row in self.rows)
-        bounds = f"; (low..high): its bounds, below {FEW} pictures" if few else ""
         timed = any("seconds" in row.figures for row in self.rows)
         plain = "words, length and seconds" if timed else "words and length"
-        lines = [f"in percent but for {plain}, ± half a 95 % interval over {self.intervals}{bounds}"]
+        intervals = f"in percent but for {plain}, ± half a 95 % interval over {self.intervals}"
+        if any(row.pictures < FEW for row in self.rows):
+            intervals += f"; (low..high): its bounds, below {FEW} pictures"
+        lines = [intervals]
         if self.tests:
             which = f"on which answers only one of {next(iter(self.labels.values()))} and the method is right"
             lines.append(f"p: McNemar's exact test, {which}, taken as independent")
         lines += self.marks()
-        equal = "not run, because without sampling its answers equal those of"
-        lines += [f"{name}: {equal} {other}" for name, other in self.not_run.items()]
+        for name, other in self.not_run.items():
+            lines.append(f"{name}: not run, because without sampling its answers equal those of {other}")
         if self.paper:
-            groups = results()["models"].get(self.paper, {}).get(self.benchmark, {})
-            printed_rows = [row for row in self.rows if row.paper]
-            known = {name for names in groups.values() for name in names} | {row.method for row in printed_rows}
-            has = {*groups, MEAN} | {row.group for row in printed_rows}
-            without = dict.fromkeys(row.method for row in self.rows if row.method not in known)
-            remark = f"; no figures for {', '.join(without)}" if without else ""
-            others = dict.fromkeys(row.group for row in self.rows if row.group not in has) if groups else {}
-            remark += f"; no figures for {', '.join(others)}, only for {', '.join(groups)}" if others else ""
-            lines.append(f"in the paper: {self.paper}{remark}")
+            lines.append(f"in the paper: {self.paper}{self._missing_in_paper()}")
         lines += self.expectations()
         facts = ", ".join(f"{name}: {value}" for name, value in self.facts.items() if isinstance(value, str))
         return [*lines, facts] if facts else lines
+
+    def _missing_in_paper(self) -> str:
+        """Return the methods and the groups of which the paper has no figures, as a remark; empty if it has all."""
+        groups = results()["models"].get(self.paper, {}).get(self.benchmark, {})
+        methods = {method for group in groups.values() for method in group}
+        in_paper = {MEAN, *groups}
+        for row in self.rows:
+            if row.paper:
+                methods.add(row.method)
+                in_paper.add(row.group)
+        remark = ""
+        missing = dict.fromkeys(row.method for row in self.rows if row.method not in methods)
+        if missing:
+            remark = f"; no figures for {', '.join(missing)}"
+        others = dict.fromkeys(row.group for row in self.rows if row.group not in in_paper)
+        if groups and others:
+            remark += f"; no figures for {', '.join(others)}, only for {', '.join(groups)}"
+        return remark
 
     def expectations(self) -> list[str]:
         """Return a line for each figure of greedy decoding that others publish for the model."""
@@ -222,14 +272,20 @@ class EvalReport(Report):
 
     def marks(self) -> list[str]:
         """Return the explanations of the marks in labels and the paper's rows."""
-        sampled = any(settings.get("temperature") for settings in self.settings.values())
-        lines = ["T: answers are sampled at this temperature; greedy decoding with it is called sampling"] * sampled
-        return lines + [f"{mark}: {text}" for mark, text in self.notes.items()]
+        lines = [f"{mark}: {text}" for mark, text in self.notes.items()]
+        if any(settings.get("temperature") for settings in self.settings.values()):
+            lines.insert(0, "T: answers are sampled at this temperature; greedy decoding with it is called sampling")
+        return lines
 
     def to_json(self) -> str:
         """Return one JSON object, `sira.eval/1`."""
-        fields = [asdict(row).items() for row in self.rows]
-        rows = [{k: v for k, v in row if k not in ONLY_SHOWN and (v or k not in IF_PRINTED)} for row in fields]
+        rows = [asdict(row) for row in self.rows]
+        for row in rows:
+            for name in ONLY_SHOWN:
+                del row[name]
+            for name in IF_PRINTED:
+                if not row[name]:
+                    del row[name]
         return self.as_json({"official": not self.stand_ins}, notes=self.notes or None, rows=rows)
 
 
@@ -241,58 +297,20 @@ def _model_of(answers: Sequence[Answers]) -> str:
 
 def label(name: str, settings: Mapping[str, Any]) -> str:
     """Return a method's name in tables: with a temperature above 0, greedy decoding is sampling."""
-    values = (settings.get(key) for key in ("temperature", "top_p", "num_beams"))
-    temperature, top_p, beams = (value if isinstance(value, int | float) else 0 for value in values)
-    parts = [re.sub(r"^greedy(?=$|\+)", "sampling", name) if temperature else name]
-    parts += [f"T={temperature:g}"] * bool(temperature) + [f"top-p={top_p:g}"] * bool(temperature and 0 < top_p < 1)
-    return ", ".join([*parts, f"{beams:g} beams"] if beams > 1 else parts)
+    parts = [name]
+    temperature = _number(settings, "temperature")
+    if temperature:
+        parts = [re.sub(r"^greedy(?=$|\+)", "sampling", name), f"T={temperature:g}"]
+        top_p = _number(settings, "top_p")
+        if 0 < top_p < 1:
+            parts.append(f"top-p={top_p:g}")
+    beams = _number(settings, "num_beams")
+    if beams > 1:
+        parts.append(f"{beams:g} beams")
+    return ", ".join(parts)
 
 
-# The paper's figures.
-
-
-@functools.cache
-def results() -> dict[str, dict[str, Any]]:
-    """Return the figures, by model, benchmark, group, method and name; and `notes`, the meaning of every mark."""
-    content: dict[str, dict[str, Any]] = yaml.safe_load(PAPER.read_text(encoding="utf-8"))
-    return content
-
-
-def printed(preset_or_model: str, benchmark: str, group: str, method: str) -> dict[str, Any]:
-    """Return the fields `paper`, `paper_mark` and `published` of a row of a report; figures are None if unknown."""
-    model = paper_models().get(preset_or_model, preset_or_model)
-    paper, published = (
-        dict(results()[table].get(model, {}).get(benchmark, {}).get(group, {}).get(method, {}))
-        for table in ("models", "published")
-    )
-    mark = paper.pop(MARK, "")
-    return {"paper": paper or None, "paper_mark": mark, "published": published or None}
-
-
-@functools.cache
-def decimals(benchmark: str, figure: str) -> int:
-    """Return the number of decimals of a figure in the paper: two for the POPE figures it reports, else one."""
-    groups = [group for model in results()["models"].values() for group in model.get(benchmark, {}).values()]
-    values = [row[figure] for group in groups for row in group.values() if figure in row]
-    return 2 if any(round(value, 1) != value for value in values) else 1
-
-
-@functools.cache
-def paper_models() -> dict[str, str]:
-    """Return the paper's models: the name of each one's preset, by its Hugging Face id."""
-    return {presets.read(presets.SHIPPED / f"{name}.yaml").model: name for name in results()["models"]}
-
-
-def known_model(names: Sequence[str]) -> str:
-    """Return the paper's model for one of some names, a preset's name or a Hugging Face id; empty: none has it."""
-    models = paper_models()
-    known = [models.get(name, name) for name in names]
-    return next((model for model in known if model in models.values()), "")
-
-
-def find_model(names: Sequence[str]) -> str:
-    """Return the paper's model for one of some names: a preset's name or a Hugging Face id."""
-    if model := known_model(names):
-        return model
-    known = ", ".join(paper_models().values())
-    raise SettingsError(f"`paper=`: the paper has no figures for {names[0] or names[1]}, only for {known} (-p)")
+def _number(settings: Mapping[str, Any], name: str) -> float:
+    """Return a number among settings; 0 if it is none, as in answers of another tool."""
+    value = settings.get(name)
+    return value if isinstance(value, int | float) else 0

@@ -14,8 +14,9 @@ from scipy import stats
 
 from sira_cli.eval.answers import Answers
 from sira_cli.eval.figures import POPE_DENOMINATORS, pope_figures
+from sira_cli.eval.paper import printed, results
 from sira_cli.eval.pope import Pope
-from sira_cli.eval.report import AUTHORS, EvalReport, MethodRow, label, printed, results
+from sira_cli.eval.report import AUTHORS, EvalReport, MethodRow, label
 from sira_cli.eval.statistics import MethodFigures, Tally, mcnemar, wilson
 from tests.support.eval.benchmarks import Made, said, share
 from tests.support.eval.writing import save
