@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from difflib import SequenceMatcher
 from pathlib import Path
@@ -31,12 +31,17 @@ class Stretch(NamedTuple):
 
 def differences(a: str, b: str) -> list[Stretch]:
     """Return both texts from beginning to end, in stretches of words that are equal or not."""
-    in_a, in_b = _PIECE.findall(a), _PIECE.findall(b)
-    words_a, words_b = ([piece.strip() for piece in pieces] for pieces in (in_a, in_b))
-    return [
-        Stretch(kind == "equal", "".join(in_a[first:last]), "".join(in_b[start:end]))
-        for kind, first, last, start, end in SequenceMatcher(None, words_a, words_b, autojunk=False).get_opcodes()
-    ]
+    in_a = _PIECE.findall(a)
+    in_b = _PIECE.findall(b)
+    matcher = SequenceMatcher(None, _stripped(in_a), _stripped(in_b), autojunk=False)
+    stretches = []
+    for kind, first, last, start, end in matcher.get_opcodes():
+        stretches.append(Stretch(kind == "equal", "".join(in_a[first:last]), "".join(in_b[start:end])))
+    return stretches
+
+
+def _stripped(pieces: Iterable[str]) -> list[str]:
+    return [piece.strip() for piece in pieces]
 
 
 @dataclass(frozen=True)
@@ -56,6 +61,11 @@ class Pair:
         """Whether both have a text."""
         return not (is_failure(self.a) or is_failure(self.b))
 
+    @property
+    def differs(self) -> bool:
+        """Whether the texts differ, or only one is of a picture that failed."""
+        return bool(self.a["text"] != self.b["text"] or self.a["status"] != self.b["status"])
+
     def marked(self) -> str:
         """Return both texts in one, differences marked as `git diff --word-diff` does: `a [-red-]{+blue+} ball`."""
         line = ""
@@ -65,8 +75,22 @@ class Pair:
                 continue
             first = a or b
             line += first[: len(first) - len(first.lstrip())]
-            line += f"[-{a.strip()}-]" * bool(a) + f"{{+{b.strip()}+}}" * bool(b)
+            if a:
+                line += f"[-{a.strip()}-]"
+            if b:
+                line += f"{{+{b.strip()}+}}"
         return line.strip()
+
+    def to_record(self) -> dict[str, Any]:
+        """Return both texts, ready for JSON."""
+        return {
+            "file_name": self.name,
+            "a": self.a["text"],
+            "b": self.b["text"],
+            "error_a": self.a["error"],
+            "error_b": self.b["error"],
+            "marked": self.marked(),
+        }
 
 
 @dataclass(frozen=True)
@@ -92,17 +116,18 @@ class Comparison:
 
     def to_record(self) -> dict[str, Any]:
         """Return the whole comparison, ready for JSON."""
-        changed = []
-        for pair in self.changed:
-            texts = {"a": pair.a["text"], "b": pair.b["text"], "error_a": pair.a["error"], "error_b": pair.b["error"]}
-            changed.append({"file_name": pair.name, **texts, "marked": pair.marked()})
+        a, b = self.files
         return {
             "schema": "sira.compare/1",
-            **dict(zip("ab", (str(file.path) for file in self.files), strict=True)),
+            "a": str(a.path),
+            "b": str(b.path),
             "settings": self.settings,
             "pictures": {"both": self.both, "only_a": self.only_a, "only_b": self.only_b},
-            **{name: getattr(self, name) for name in ("equal", "figures", "finish_reasons", "words")},
-            "changed": changed,
+            "equal": self.equal,
+            "figures": self.figures,
+            "finish_reasons": self.finish_reasons,
+            "words": self.words,
+            "changed": [pair.to_record() for pair in self.changed],
         }
 
 
@@ -116,36 +141,63 @@ def compare(a: str | Path, b: str | Path) -> Comparison:
     pairs, rest = first.paired(second)
     shared = pairs[pairs[:, 1] >= 0]
     differ = np.zeros(len(shared), dtype=bool)
-    gone, new, reasons = Counter[str](), Counter[str](), (Counter[str](), Counter[str]())
-    sums, texts = {title: [0.0, 0.0] for title in _FIGURES.values()}, 0
+    in_a, in_b = _Side(), _Side()
     for number, (start, partner) in enumerate(shared):
         pair = Pair(first[start], second[partner])
-        texts += pair.ok
-        for side, record in enumerate((pair.a, pair.b)):
-            reasons[side][str(record["finish_reason"])] += 1
-            for name, title in _FIGURES.items() if pair.ok else ():
-                sums[title][side] += len(record["text"].split()) if name == "words" else record.get(name, 0)
-        if pair.a["text"] != pair.b["text"] or pair.a["status"] != pair.b["status"]:
-            differ[number] = True
-            if pair.ok:
-                in_a, in_b = _vocabulary(pair.a["text"]), _vocabulary(pair.b["text"])
-                gone.update(in_a - in_b)
-                new.update(in_b - in_a)
-    one, other = (flat(configuration_of(file[0])) for file in files)
-    order = sorted(gone | new, key=lambda word: (-abs(gone[word] - new[word]), -gone[word] - new[word], word))
-    names = [name for name in {**one, **other} if one.get(name) != other.get(name)]
+        in_a.add(pair, pair.a, pair.b)
+        in_b.add(pair, pair.b, pair.a)
+        differ[number] = pair.differs
+    settings, others = (flat(configuration_of(file[0])) for file in files)
+    differing = [name for name in settings | others if settings.get(name) != others.get(name)]
+    figures = {}
+    for name, title in _FIGURES.items():
+        if in_a.texts:
+            figures[title] = in_a.sums[name] / in_a.texts, in_b.sums[name] / in_b.texts
     return Comparison(
         files,
-        settings={name: (one.get(name), other.get(name)) for name in names},
+        settings={name: (settings.get(name), others.get(name)) for name in differing},
         both=len(shared),
         equal=len(shared) - int(differ.sum()),
-        figures={title: (in_a / texts, in_b / texts) for title, (in_a, in_b) in sums.items() if texts},
-        finish_reasons={name: (reasons[0][name], reasons[1][name]) for name in sorted(reasons[0] | reasons[1])},
-        words={word: (gone[word], new[word]) for word in order},
+        figures=figures,
+        finish_reasons=_counted(in_a.reasons, in_b.reasons),
+        words=_by_difference(_counted(in_a.words, in_b.words)),
         only_a=[record_name(first[start]) for start in pairs[pairs[:, 1] < 0, 0]],
         only_b=[record_name(second[start]) for start in rest],
         places=shared[differ],
     )
+
+
+def _counted(a: Counter[str], b: Counter[str]) -> dict[str, tuple[int, int]]:
+    """Return the counts of both files, in alphabetical order."""
+    return {name: (a[name], b[name]) for name in sorted(a | b)}
+
+
+def _by_difference(counts: dict[str, tuple[int, int]]) -> dict[str, tuple[int, int]]:
+    """Return counts with the largest difference first, then those of the largest sum."""
+    order = sorted(counts, key=lambda name: (abs(counts[name][0] - counts[name][1]), sum(counts[name])), reverse=True)
+    return {name: counts[name] for name in order}
+
+
+class _Side:
+    """Counts of one file, over the pictures that both have."""
+
+    def __init__(self) -> None:
+        self.texts = 0  # of pictures that have one in both
+        self.sums = Counter[str]()  # over these texts
+        self.reasons = Counter[str]()
+        self.words = Counter[str]()  # number of texts that have a word which the other text lacks
+
+    def add(self, pair: Pair, record: Record, other: Record) -> None:
+        """Add a picture: the file's record of it, and the other file's."""
+        self.reasons[str(record["finish_reason"])] += 1
+        if not pair.ok:
+            return
+        self.texts += 1
+        self.sums["words"] += len(record["text"].split())
+        for name in ("output_tokens", "duration_ms"):
+            self.sums[name] += record.get(name, 0)
+        if pair.differs:
+            self.words.update(_vocabulary(record["text"]) - _vocabulary(other["text"]))
 
 
 def _vocabulary(text: str) -> set[str]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Collection, Mapping, Sequence
 
-from sira_cli.eval.statistics import Counts, Figure, MethodFigures, Tally, ratio
+from sira_cli.eval.statistics import Counts, Figure, MethodFigures, Tally, percent, ratio
 from sira_cli.models.texts import repetition
 
 CELLS = ("TP", "FP", "TN", "FN", "unanswered yes", "unanswered no")
@@ -18,6 +18,11 @@ POPE_DENOMINATORS = {
     "yes": CELLS,
     "neither": CELLS,
 }
+# By the true answer, the cell of each answer that is read; None: it is neither yes nor no.
+_CELLS: dict[bool, dict[bool | None, str]] = {
+    True: {True: "TP", False: "FN", None: "unanswered yes"},
+    False: {True: "FP", False: "TN", None: "unanswered no"},
+}
 ANSWER_FIGURES = ("accuracy", "F1", "precision", "recall", "FPR", "yes")  # those that tables show
 CHAIR_DENOMINATORS = {"CHAIRs": ("captions",), "CHAIRi": ("mentions",), "recall": ("objects",)}
 TEXT_DENOMINATORS = {"F1": ("kinds", "objects"), "broken": ("captions",)}
@@ -29,8 +34,8 @@ CLAUSE = 4  # words of a clause that a sound text does not repeat
 
 def official(answer: str, expected: bool = True) -> bool:
     """Read an answer as evaluate.py of POPE does: yes, unless the first sentence has the word No, not or no."""
-    words = answer.split(".")[0].replace(",", "").split(" ")
-    return not {"No", "not", "no"} & set(words)
+    first = answer.split(".")[0].replace(",", "")
+    return {"No", "not", "no"}.isdisjoint(first.split(" "))
 
 
 def vcd(answer: str, expected: bool) -> bool:
@@ -41,20 +46,26 @@ def vcd(answer: str, expected: bool) -> bool:
 
 def opera(answer: str, expected: bool = True) -> bool:
     """Read an answer as pope_eval.py of OPERA does: no, if any word is No, not, no, NO or ends in n't."""
-    words = answer.replace(".", "").replace(",", "").split(" ")
-    return not any(word in ("No", "not", "no", "NO") or word.endswith("n't") for word in words)
+    for word in answer.replace(".", "").replace(",", "").split(" "):
+        if word in ("No", "not", "no", "NO") or word.endswith("n't"):
+            return False
+    return True
 
 
 def strict(answer: str, expected: bool = True) -> bool | None:
     """Let the first word decide, whatever its case; None if it is neither yes nor no."""
     word = re.search(r"[^\W\d_]+(?:'[^\W\d_]+)*", answer)
-    return {"yes": True, "no": False}.get(word[0].lower()) if word else None
+    if word is None:
+        return None
+    return {"yes": True, "no": False}.get(word[0].lower())
 
 
 def repope(answer: str, expected: bool = True) -> bool | None:
     """Read an answer as compute_answer of RePOPE: yes if it contains yes, else no if it contains no, else None."""
     lower = answer.lower()
-    return True if "yes" in lower else False if "no" in lower else None
+    if "yes" in lower:
+        return True
+    return False if "no" in lower else None
 
 
 RULES: dict[str, Callable[[str, bool], bool | None]] = {
@@ -68,14 +79,16 @@ RULES: dict[str, Callable[[str, bool], bool | None]] = {
 
 def count_answer(text: str, expected: bool, rule: str = "official") -> tuple[bool, Counts]:
     """Return whether the rule reads an answer as the true one, and its counts; `neither`: by its first word."""
-    yes = RULES[rule](text, expected)
-    if yes is None:
-        cell = "unread" if rule == "repope" else "unanswered yes" if expected else "unanswered no"
-    else:
-        cell = ("TP" if yes else "FN") if expected else ("FP" if yes else "TN")
-    names = (*CELLS, "unread") if rule == "repope" else CELLS
-    more = {"neither": int(strict(text) is None), "words": len(text.split())}
-    return cell in ("TP", "TN"), {**dict.fromkeys(names, 0), cell: 1, **more}
+    cells = dict(_CELLS[expected])
+    counts: Counts = dict.fromkeys(CELLS, 0)
+    if rule == "repope":
+        cells[None] = "unread"
+        counts["unread"] = 0
+    cell = cells[RULES[rule](text, expected)]
+    counts[cell] = 1
+    counts["neither"] = int(strict(text) is None)
+    counts["words"] = len(text.split())
+    return cell in ("TP", "TN"), counts
 
 
 def pope_figures(total: Mapping[str, float]) -> dict[str, float]:
@@ -84,21 +97,24 @@ def pope_figures(total: Mapping[str, float]) -> dict[str, float]:
     Unanswered questions (rule `strict`) are wrong: they count in the denominators of accuracy, recall, FPR and yes.
     Unread answers (rule `repope`) count in none of these.
     """
-    tp, fp, tn, fn, unanswered_yes, unanswered_no = (total[cell] for cell in CELLS)
-    answers = tp + tn + fp + fn + unanswered_yes + unanswered_no
+    true_yes = total["TP"]
+    said_yes = true_yes + total["FP"]
+    expect_yes = true_yes + total["FN"] + total["unanswered yes"]
+    expect_no = total["FP"] + total["TN"] + total["unanswered no"]
+    answers = expect_yes + expect_no
     texts = answers + total.get("unread", 0)
-    precision = ratio(tp, tp + fp)
-    recall = ratio(tp, tp + fn + unanswered_yes)
-    shares = {
-        "accuracy": ratio(tp + tn, answers),
-        "F1": ratio(2 * precision * recall, precision + recall),
-        "precision": precision,
-        "recall": recall,
-        "FPR": ratio(fp, fp + tn + unanswered_no),
-        "yes": ratio(tp + fp, answers),
-        "neither": ratio(total["neither"], texts),
+    precision = ratio(true_yes, said_yes)
+    recall = ratio(true_yes, expect_yes)
+    return {
+        "accuracy": percent(true_yes + total["TN"], answers),
+        "F1": percent(2 * precision * recall, precision + recall),
+        "precision": 100 * precision,
+        "recall": 100 * recall,
+        "FPR": percent(total["FP"], expect_no),
+        "yes": percent(said_yes, answers),
+        "neither": percent(total["neither"], texts),
+        "words": ratio(total["words"], texts),
     }
-    return {name: 100 * share for name, share in shares.items()} | {"words": ratio(total["words"], texts)}
 
 
 # CHAIR (Rohrbach et al. 2018).
@@ -124,33 +140,40 @@ def chair_figures(total: Mapping[str, float]) -> dict[str, float]:
     picture that are mentioned.
     """
     return {
-        "CHAIRs": 100 * ratio(total["hallucinated captions"], total["captions"]),
-        "CHAIRi": 100 * ratio(total["hallucinated mentions"], total["mentions"]),
-        "recall": 100 * ratio(total["recalled objects"], total["objects"]),
+        "CHAIRs": percent(total["hallucinated captions"], total["captions"]),
+        "CHAIRi": percent(total["hallucinated mentions"], total["mentions"]),
+        "recall": percent(total["recalled objects"], total["objects"]),
     }
 
 
 def text_counts(text: str, mentioned: Sequence[str]) -> Counts:
     """Count a caption's words, and the kinds of objects that it mentions; `broken`: it is empty or repeats itself."""
-    clauses = [clause.split() for clause in re.split(r"[.,;:!?\n]|\band\b", text.lower())]
-    long = [tuple(words) for words in clauses if len(words) >= CLAUSE]
+    clauses = [tuple(clause.split()) for clause in re.split(r"[.,;:!?\n]|\band\b", text.lower())]
+    long = [words for words in clauses if len(words) >= CLAUSE]
     broken = not text.strip() or len({*long}) < len(long) or bool(repetition(text))
-    return {"words": len(text.split()), "kinds": len({*mentioned}), "broken": int(broken)}
+    return {
+        "words": len(text.split()),
+        "kinds": len({*mentioned}),
+        "broken": int(broken),
+    }
 
 
 def text_figures(total: Mapping[str, float]) -> dict[str, float]:
     """Return F1 of the kinds of objects that captions mention, `words`, broken texts, and, if counted, `seconds`."""
     captions = total["captions"]
-    return {
-        "F1": 200 * ratio(total["recalled objects"], total["kinds"] + total["objects"]),
+    figures = {
+        "F1": percent(2 * total["recalled objects"], total["kinds"] + total["objects"]),
         "words": ratio(total["words"], captions),
-        "broken": 100 * ratio(total["broken"], captions),
-    } | ({"seconds": ratio(total["seconds"], captions)} if "seconds" in total else {})
+        "broken": percent(total["broken"], captions),
+    }
+    if "seconds" in total:
+        figures["seconds"] = ratio(total["seconds"], captions)
+    return figures
 
 
 # Captions and answers together: `CHAIRi`, `random accuracy`, `mean accuracy`.
 
-CAPTION_DENOMINATORS = {{"recall": "coverage"}.get(name, name): of for name, of in CHAIR_DENOMINATORS.items()}
+CAPTION_DENOMINATORS = {"CHAIRs": ("captions",), "CHAIRi": ("mentions",), "coverage": ("objects",)}
 
 
 def caption_figures(total: Mapping[str, float]) -> dict[str, float]:
@@ -178,5 +201,9 @@ def compare_answers(tallies: Mapping[str, Tally]) -> MethodFigures:
 
 def named_figures(groups: Mapping[str, MethodFigures], method: str, minus: str = "") -> dict[str, Figure]:
     """Combine a method's figures of all groups, by group and name; or their differences to those of another method."""
-    each = {group: it.differences(method, minus) if minus else it.figures(method) for group, it in groups.items()}
-    return {f"{group}{name}": figure for group, figures in each.items() for name, figure in figures.items()}
+    named = {}
+    for group, compared in groups.items():
+        figures = compared.differences(method, minus) if minus else compared.figures(method)
+        for name, figure in figures.items():
+            named[f"{group}{name}"] = figure
+    return named

@@ -65,6 +65,11 @@ def ratio(part: float, whole: float) -> float:
     return part / whole if whole else 0.0
 
 
+def percent(part: float, whole: float) -> float:
+    """Return the quotient in percent; 0 if `whole` is 0."""
+    return 100 * ratio(part, whole)
+
+
 # Intervals.
 
 
