@@ -15,7 +15,8 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
 from sira_cli._version import __version__
-from sira_cli.analysis.page.cards import HEIGHT, Card, Scale, gallery_of
+from sira_cli.analysis.page.cards import HEIGHT, Card, Scale
+from sira_cli.analysis.page.gallery import gallery_of
 from sira_cli.analysis.trace.read import TracedText, read_traces, trace_files
 from sira_cli.errors import SettingsError
 from sira_cli.look.claims import DOUBTED, bare, doubt
