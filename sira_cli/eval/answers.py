@@ -87,9 +87,7 @@ def find_files(given: Sequence[str], questions: Sequence[Path] = (), first: str 
     named: dict[tuple[str, bool], list[Path]] = {}  # by label, and whether they are records of sira
     rest: list[Path] = []
     for text in given:
-        label, equals, path = text.partition("=")
-        if not equals or os.path.lexists(text):
-            label, path = "", text
+        label, path = _split_label(text)
         for place in expand("answers", path):
             for file in [place] if place.is_file() else _records(place):
                 method = _method(file)
@@ -97,24 +95,45 @@ def find_files(given: Sequence[str], questions: Sequence[Path] = (), first: str 
                     named.setdefault((label or method or "", method is not None), []).append(file)
                 else:
                     rest.append(file)
-    whole = [path for path in rest if len(questions) > 1 and holds_splits(path)]  # each answers all questions
-    rest = [path for path in rest if path not in whole]
-    size = len(questions) or 1
-    if len(rest) % size:
-        raise SettingsError(
-            f"`answers=` {rest[-1]}: {len(rest)} files of answers to {len(questions)} files of questions: "
-            "give one for each, in the same order"
-        )
     sources = [AnswerFiles(label, tuple(paths), own) for (label, own), paths in named.items()]
-    for paths in [*(rest[start : start + size] for start in range(0, len(rest), size)), *([path] for path in whole)]:
-        shared = os.path.commonprefix([path.stem for path in paths]).strip("_-. ")  # noqa: RUF071 (stems are no paths)
-        sources.append(AnswerFiles(shared or "answers", tuple(paths), own=False))
+    sources += [AnswerFiles(_shared_name(paths), tuple(paths), own=False) for paths in _sets(rest, questions)]
     labels = [source.label for source in sources]
-    if twice := next((source for source in sources if labels.count(source.label) > 1), None):
-        raise SettingsError(f"`answers=` {twice.paths[0]}: {twice.label!r} names two methods: use LABEL=FILE")
+    for source in sources:
+        if labels.count(source.label) > 1:
+            raise SettingsError(f"`answers=` {source.paths[0]}: {source.label!r} names two methods: use LABEL=FILE")
     if first not in (None, *labels):
         raise SettingsError(f"`against=` {first}: is not among the answers: {', '.join(labels)}")
     return sorted(sources, key=lambda source: (source.label != (first or "greedy"), not source.own))
+
+
+def _split_label(text: str) -> tuple[str, str]:
+    """Return the label and the path of LABEL=PATH; a path that exists has no label."""
+    label, equals, path = text.partition("=")
+    return (label, path) if equals and not os.path.lexists(text) else ("", text)
+
+
+def _sets(paths: Sequence[Path], questions: Sequence[Path]) -> list[list[Path]]:
+    """Return the files of each method: one that answers all files of questions, or one for each of them, in order."""
+    whole = []
+    parts = []
+    for path in paths:
+        if len(questions) > 1 and holds_splits(path):
+            whole.append([path])
+        else:
+            parts.append(path)
+    size = len(questions) or 1
+    if len(parts) % size:
+        raise SettingsError(
+            f"`answers=` {parts[-1]}: {len(parts)} files of answers to {len(questions)} files of questions: "
+            "give one for each, in the same order"
+        )
+    return [parts[start : start + size] for start in range(0, len(parts), size)] + whole
+
+
+def _shared_name(paths: Sequence[Path]) -> str:
+    """Return the beginning that the names of files share, or `answers`."""
+    shared = os.path.commonprefix([path.stem for path in paths])  # noqa: RUF071 (stems are no paths)
+    return shared.strip("_-. ") or "answers"
 
 
 def expand(parameter: str, path: str) -> list[Path]:
@@ -137,8 +156,9 @@ def _method(path: Path) -> str | None:
     _, row = next(rows_in(path), ("", {}))
     if not is_record(row):
         return None
+    method = str(row.get("method", ""))
     mode = (row.get("verify") or {}).get("mode", "flag")
-    return f"{row.get('method', '')}{f'+{mode}' * (mode != 'flag')}"
+    return method if mode == "flag" else f"{method}+{mode}"
 
 
 def named_after(answers: Path, questions: Sequence[Path]) -> Path | None:
@@ -159,48 +179,75 @@ def read_answers(benchmark: Benchmark, source: AnswerFiles, *, complete: bool = 
     """Read one method's answers; records of sira have to answer everything that a part asks, unless in a shard."""
     if not source.own:
         return Answers(source.label, benchmark.read(source.paths))
-    unit_of = _units(benchmark)
-    records: dict[tuple[str, str], dict[str, Any]] = {}  # by part and unit
     answers = Answers(source.label)
-    for path, where, row in ((file, *placed) for file in source.paths for placed in rows_in(file)):
-        settings = settings_in(row)
-        answers.settings = answers.settings or settings
-        if other := next((name for name in SAME if settings[name] != answers.settings[name]), None):
-            here, before = brief(settings[other]), brief(answers.settings[other])
-            raise DataError(
-                f"{where}: {other} is {here} here and {before} before: label the files to compare: LABEL=FILE"
-            )
-        if (key := unit_of(row)) is None:
-            continue  # it answers other question files
-        ok = not is_failure(row)
-        record = {"ok": ok, "text": text_of(where, row, "text" if ok else "error"), "path": path, "where": where}
-        record["ms"] = row.get("duration_ms")
-        earlier = records.get(key, record)
-        if ok and earlier["ok"] and record["text"] != earlier["text"]:
-            raise DataError(
-                f"{where}: {brief(key[1], 120)} has another answer in {earlier['where']}: "
-                "keep one of the two, or finish the run"
-            )
-        if ok or earlier["path"] == path:  # a failure replaces no other file's answer
-            records[key] = record
+    records = _read_records(source, answers.settings, _units(benchmark))
     for part in benchmark.parts:
-        given = [(ask, records[part.name, ask.unit]) for ask in part.asks if (part.name, ask.unit) in records]
+        given = {ask: records[part.name, ask.unit] for ask in part.asks if (part.name, ask.unit) in records}
         if complete and 0 < len(given) < len(part.asks):
-            missing = next(ask.unit for ask in part.asks if (part.name, ask.unit) not in records)
+            missing = [ask for ask in part.asks if ask not in given]
             raise DataError(
-                f"{source.paths[0]}: no answer to {brief(missing, 120)} and {len(part.asks) - len(given) - 1} more of "
+                f"{source.paths[0]}: no answer to {brief(missing[0].unit, 120)} and {len(missing) - 1} more of "
                 f"{len(part.asks)}: is it finished, and are all shards given?"
             )
-        failed = {ask.picture: record["text"] for ask, record in given if not record["ok"]}
-        answers.failures += [FailedAnswer(source.label, part.name, *failure) for failure in failed.items()]
+        failed = {ask.picture: record.text for ask, record in given.items() if not record.ok}
+        for picture, error in failed.items():
+            answers.failures.append(FailedAnswer(source.label, part.name, picture, error))
         if given:
-            good = {ask.id: record for ask, record in given if record["ok"]}
-            answers.texts[part.name] = {id_: benchmark.reduce(part, record["text"]) for id_, record in good.items()}
-            if all(isinstance(record["ms"], float | int) for record in good.values()):
-                answers.seconds[part.name] = {id_: record["ms"] / 1000 for id_, record in good.items()}
+            good = {ask.id: record for ask, record in given.items() if record.ok}
+            answers.texts[part.name] = {id_: benchmark.reduce(part, record.text) for id_, record in good.items()}
+            seconds = {id_: record.seconds for id_, record in good.items() if record.seconds is not None}
+            if len(seconds) == len(good):
+                answers.seconds[part.name] = seconds
     if complete and not answers.texts:
         raise DataError(f"{some(source.paths, 3, 1_000)}: no record answers a question of {benchmark.name}")
     return answers
+
+
+@dataclass(frozen=True)
+class _Recorded:
+    """What a record says about a unit."""
+
+    path: Path
+    where: str
+    ok: bool
+    text: str  # the answer, or why there is none
+    seconds: float | None  # None: not recorded
+
+
+def _read_records(
+    source: AnswerFiles, settings: dict[str, Any], unit_of: Callable[[dict[str, Any]], tuple[str, str] | None]
+) -> dict[tuple[str, str], _Recorded]:
+    """Return the record of each part's units, and fill in the settings that are equal in all.
+
+    Raises:
+        DataError: the settings of two records differ, or two files answer the same differently.
+    """
+    records: dict[tuple[str, str], _Recorded] = {}
+    for path in source.paths:
+        for where, row in rows_in(path):
+            here = settings_in(row)
+            if not settings:
+                settings |= here
+            for name in SAME:
+                if here[name] != settings[name]:
+                    differ = f"{name} is {brief(here[name])} here and {brief(settings[name])} before"
+                    raise DataError(f"{where}: {differ}: label the files to compare: LABEL=FILE")
+            unit = unit_of(row)
+            if unit is None:
+                continue  # it answers other question files
+            ok = not is_failure(row)
+            time = row.get("duration_ms")
+            seconds = time / 1000 if isinstance(time, float | int) else None
+            record = _Recorded(path, where, ok, text_of(where, row, "text" if ok else "error"), seconds)
+            earlier = records.get(unit, record)
+            if ok and earlier.ok and record.text != earlier.text:
+                raise DataError(
+                    f"{where}: {brief(unit[1], 120)} has another answer in {earlier.where}: "
+                    "keep one of the two, or finish the run"
+                )
+            if ok or earlier.path == path:  # a failure replaces no other file's answer
+                records[unit] = record
+    return records
 
 
 def _units(benchmark: Benchmark) -> Callable[[dict[str, Any]], tuple[str, str] | None]:
@@ -220,10 +267,12 @@ def _units(benchmark: Benchmark) -> Callable[[dict[str, Any]], tuple[str, str] |
             part = part if part in units else takes_any
             return (part, str(row["id"])) if str(row["id"]) in units.get(part, ()) else None
         task = str(row.get("schema")).removeprefix("sira.").partition("/")[0]
-        fitting = about.get((task, Path(str(row.get("file_name"))).name), [])
-        fitting = [known for known in fitting if task != "ask" or known[0] in str(row.get("prompt"))]
-        _, part, unit = max(fitting, key=lambda known: len(known[0]), default=("", "", ""))
-        return (part, unit) if unit else None
+        asks = about.get((task, Path(str(row.get("file_name"))).name), [])
+        fitting = [ask for ask in asks if task != "ask" or ask[0] in str(row.get("prompt"))]
+        if not fitting:
+            return None
+        _, part, unit = max(fitting, key=lambda ask: len(ask[0]))
+        return part, unit
 
     return unit_of
 
@@ -291,11 +340,14 @@ def _sample(where: str, row: dict[str, Any]) -> dict[str, Any]:
         if len(answer) != 1:
             raise DataError(f"{where}: {SAMPLE}: expected one answer, got {len(answer)}: {brief(answer)}")
         answer = answer[0]
-    about: dict[str, Any] = {}
+    sample: dict[str, Any] = {}
     for inside in row.values():
-        about |= {name: inside[name] for name in ABOUT if name in inside} if isinstance(inside, dict) else {}
-    asked = {"question": row["input"]} if isinstance(row.get("input"), str) else {}
-    return about | asked | {"text": text_of(where, {SAMPLE: answer}, SAMPLE)}
+        if isinstance(inside, dict):
+            sample |= {name: inside[name] for name in ABOUT if name in inside}
+    if isinstance(row.get("input"), str):
+        sample["question"] = row["input"]
+    sample["text"] = text_of(where, {SAMPLE: answer}, SAMPLE)
+    return sample
 
 
 def holds_splits(path: Path) -> bool:

@@ -117,6 +117,14 @@ class _PartRun:
                 )
         self.engine = Local(lvlm, batch_size)
 
+    def events(self) -> Iterator[EvalEvent]:
+        """Run the part, and yield its name and its events."""
+        yield StageStarted(f"{self.method} {self.part.name}", len(self.pictures))
+        with closing(run(self.task, self.pictures, self.engine, self.output)) as events:
+            for event in events:
+                if not isinstance(event, Started):
+                    yield event
+
 
 @dataclass
 class Evaluation:
@@ -158,11 +166,13 @@ class Evaluation:
 
     def __post_init__(self) -> None:
         pictures_of(self.benchmark, self.images)
-        self._asked: dict[str, tuple[Preset, Method, Verify | None]] = {
-            name: (*method, None) for name, method in self.methods.items()
-        } | {f"{name}+{look.mode}": (*self.methods[name], look) for name, look in self.looks.items()}
-        generation = next(iter(self._asked.values()))[0].generation
-        plain = generation.temperature == 0 and generation.num_beams == 1
+        self._asked: dict[str, tuple[Preset, Method, Verify | None]] = {}
+        for name, (preset, method) in self.methods.items():
+            self._asked[name] = preset, method, None
+        for name, look in self.looks.items():
+            self._asked[f"{name}+{look.mode}"] = (*self.methods[name], look)
+        preset, *_ = next(iter(self._asked.values()))
+        plain = preset.generation.temperature == 0 and preset.generation.num_beams == 1
         self.not_run = {"greedy+apc": "greedy"} if plain and {*CONTROLS} <= {*self.methods} else {}
         for name, (preset, method, verify) in self._asked.items():
             if name not in self.not_run:
@@ -175,18 +185,21 @@ class Evaluation:
     def events(self, model: Lvlm | Callable[[], Lvlm]) -> Generator[EvalEvent, None, None]:
         """Ask a loaded model, or what loads it if an answer is missing; then `answers` and `report` are there."""
         with self._opened() as runs:
-            lvlm = model if not callable(model) else None if _all_answered(runs) else model()
-            for one in runs:
-                if lvlm is not None:
-                    one.take(lvlm, self.batch_size)
-            for one in runs:
-                yield StageStarted(f"{one.method} {one.part.name}", len(one.pictures))
-                with closing(run(one.task, one.pictures, one.engine, one.output)) as events:
-                    yield from (event for event in events if not isinstance(event, Started))
-            answers = {name: self._read(name, [one for one in runs if one.method == name]) for name in self._asked}
-        self.answers = [
-            answers[self.not_run[name]].under(name) if name in self.not_run else answers[name] for name in answers
-        ]
+            if not callable(model):
+                lvlm: Lvlm | None = model
+            else:
+                lvlm = None if _all_answered(runs) else model()
+            if lvlm is not None:
+                for part_run in runs:
+                    part_run.take(lvlm, self.batch_size)
+            for part_run in runs:
+                yield from part_run.events()
+            answers: dict[str, Answers] = {}
+            for name in self._asked:
+                answers[name] = self._read(name, [part_run for part_run in runs if part_run.method == name])
+        for name, equal in self.not_run.items():
+            answers[name] = answers[equal].under(name)
+        self.answers = [*answers.values()]
 
     def report(self, paper: str = "") -> EvalReport:
         """Return the figures of all answers, with those of a model of the paper."""
@@ -194,10 +207,13 @@ class Evaluation:
 
     def _read(self, method: str, runs: Sequence[_PartRun]) -> Answers:
         """Read a method's answers, and the settings that decided them."""
-        files = AnswerFiles(method, tuple(one.ledger.path for one in runs), own=True)
+        files = AnswerFiles(method, tuple(part_run.ledger.path for part_run in runs), own=True)
         answers = read_answers(self.benchmark, files, complete=False)
-        lengths = {one.part.name: one.task.preset.generation.max_new_tokens for one in runs}
-        prompts = {one.part.name: one.part.asks[0].prompt for one in runs}
+        lengths = {}
+        prompts = {}
+        for part_run in runs:
+            lengths[part_run.part.name] = part_run.task.preset.generation.max_new_tokens
+            prompts[part_run.part.name] = part_run.part.asks[0].prompt
         answers.settings |= {"max_new_tokens": lengths, "prompt": prompts}
         return answers
 
@@ -211,11 +227,14 @@ class Evaluation:
             pictures: dict[tuple[str, str], list[Picture]] = {}  # methods share them
             runs = []
             for name, (own, method, verify) in self._asked.items():
-                for part in self.benchmark.parts if name not in self.not_run else ():
+                if name in self.not_run:
+                    continue
+                for part in self.benchmark.parts:
                     if verify is not None and part.task != CAPTION:
                         continue
                     preset = _as_decoded(own, part).with_settings(**part.settings | self.settings)
-                    if (key := (part.name, preset.prompts.ask)) not in pictures:
+                    key = part.name, preset.prompts.ask
+                    if key not in pictures:
                         pictures[key] = self._pictures(part, preset)
                     task = TASKS[part.task](preset, method, "", verify=verify)
                     path = folder / f"{name}-{part.name}{suffix}.jsonl"
@@ -232,9 +251,11 @@ class Evaluation:
             if self.shard is None or self.shard.holds(ask.picture):
                 units.setdefault(ask.unit, ask)
         prompt = preset.prompts.asking if part.task == "ask" else str
-        return [
-            located(str(folder / ask.picture)).known(prompt=prompt(ask.prompt), id=ask.unit) for ask in units.values()
-        ]
+        pictures = []
+        for ask in units.values():
+            picture = located(str(folder / ask.picture))
+            pictures.append(picture.known(prompt=prompt(ask.prompt), id=ask.unit))
+        return pictures
 
 
 def _as_decoded(preset: Preset, part: Part) -> Preset:
@@ -247,6 +268,6 @@ def _as_decoded(preset: Preset, part: Part) -> Preset:
 
 def _all_answered(runs: Sequence[_PartRun]) -> bool:
     """Return whether an earlier run answered everything; pictures are read only if nothing is missing by name."""
-    if not all(one.output.names_all(one.pictures) for one in runs):
+    if not all(part_run.output.names_all(part_run.pictures) for part_run in runs):
         return False
-    return all(one.output.has_all(one.pictures) for one in runs)
+    return all(part_run.output.has_all(part_run.pictures) for part_run in runs)
