@@ -7,12 +7,14 @@ import hashlib
 import json
 import re
 
+import numpy as np
 import pytest
 
 from sira_cli.errors import DataError, SettingsError
 from sira_cli.eval.benchmark import AnswerFiles, Asking
 from sira_cli.eval.chair import HEADS, Chair, find_truth, mentions, opened, read_ids
-from sira_cli.eval.figures import text_counts
+from sira_cli.eval.figures import CHAIR_DENOMINATORS, chair_figures, text_counts
+from sira_cli.eval.statistics import estimates
 from sira_cli.language import CHAIR_WORDS, singular, tokens
 from tests.support.eval import language_data
 from tests.support.eval.benchmarks import CAPTIONS, IMAGES, write_coco
@@ -257,3 +259,22 @@ def test_the_images_of_captions_are_those_of_the_folders_list(coco, tmp_path, li
             DataError, match=r"no caption of image 7 \(1 of 2 are missing\): finish the run, or give `ids"
         ):
             chair.read([captions])
+
+
+@pytest.mark.parametrize(("pictures", "alike"), [(50, 2.0), (200, 2.0), (200, 20.0)])
+def test_the_interval_of_chairi_holds_the_truth_in_95_of_100(pictures, alike):
+    """Simulated: mentions of a picture are alike (the less, the larger `alike`), and pictures have more or fewer."""
+    draw = np.random.default_rng(0)
+    rounds = 1_000
+    share = 0.12
+    kept = 0
+    names = ["hallucinated captions", "captions", "hallucinated mentions", "mentions", "recalled objects", "objects"]
+    for _ in range(rounds):
+        mentions_each = 1 + draw.poisson(4, pictures)
+        doubtful = draw.beta(alike * share, alike * (1 - share), pictures)
+        absent = draw.binomial(mentions_each, doubtful)
+        ones = np.ones(pictures)
+        counts = np.stack([absent > 0, ones, absent, mentions_each, ones, ones], axis=1).astype(float)
+        found = estimates(names, counts, chair_figures, CHAIR_DENOMINATORS)["CHAIRi"].figure()
+        kept += found.low <= 100 * share <= found.high
+    assert 0.93 <= kept / rounds <= 0.975

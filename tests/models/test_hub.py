@@ -335,3 +335,36 @@ def test_no_command_runs_it(checkpoint, marker, sira, photos, tmp_path):
     with pytest.raises(SiraError, match="own Python code"):
         inspect_model(Preset(model=str(checkpoint)))
     assert not marker.exists()
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ("ask", "PHOTO", "Why?", "-m", "MODEL", "--max-new-tokens", 1),
+        ("trace", "PHOTO", "-m", "MODEL", "--max-new-tokens", 1),
+        ("drift", "PHOTO", "-m", "MODEL"),
+        ("bench", "-m", "MODEL", "--max-new-tokens", 1, "--runs", 1, "--method", "greedy"),
+        ("presets", "check", "-m", "MODEL"),
+        ("presets", "check", "PRESET"),
+        ("caption", "PHOTO", "-p", "PRESET", "--max-new-tokens", 1),
+    ],
+)
+@pytest.mark.parametrize("part", ["model", "processor"])
+def test_no_command_runs_foreign_code(checkpoint, marker, sira, photos, tmp_path, part, command):
+    make_foreign(part, checkpoint)
+    preset = tmp_path / "mine.yaml"
+    preset.write_text(f"model: {checkpoint}\n")
+    given = {"PHOTO": photos["coffee"], "MODEL": checkpoint, "PRESET": preset}
+    _, out, err = sira(*(given.get(word, word) for word in command), stdin=YES)
+    assert "[y/N]" not in out + err
+    assert not marker.exists()
+
+
+def test_a_preset_that_trusts_foreign_code_is_checked_without_it(checkpoint, marker, sira, tmp_path):
+    make_foreign("model", checkpoint)
+    preset = tmp_path / "mine.yaml"
+    preset.write_text(f"model: {checkpoint}\nload: {{trust_remote_code: true}}\n")
+    code, out, _ = sira("presets", "check", preset, stdin=YES)
+    assert code == 0
+    assert "ok (mine" in out
+    assert not marker.exists()

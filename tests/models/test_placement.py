@@ -340,3 +340,46 @@ def test_on_cuda_the_peak_is_what_torch_counts_beyond_what_was_there(monkeypatch
 def test_the_largest_batch_that_fits_prompts_and_texts_is_at_least_one_picture():
     for prefill, text, free, expected in ((100, 40, 1000, 10), (40, 100, 1099, 10), (100, 40, 99, 1), (1, 1, 1000, 64)):
         assert PictureMemory(prefill, text).largest_batch(free, 64) == expected
+
+
+# Threads.
+
+
+@pytest.mark.parametrize(
+    ("weights", "now", "chosen", "expected"),
+    [
+        (cpu.SMALL - 1, 8, {}, 1),  # threads would wait for each other
+        (cpu.SMALL, 8, {}, 4),  # one per physical core
+        (cpu.SMALL, 2, {}, 2),  # no more than torch has
+        (cpu.SMALL, 8, {"OMP_NUM_THREADS": "8"}, 8),
+        (1, 8, {"MKL_NUM_THREADS": "8"}, 8),
+    ],
+)
+def test_threads_suit_the_model_unless_the_user_chose(weights, now, chosen, expected, monkeypatch):
+    threads = [now]
+    for name in cpu.CHOSEN:
+        monkeypatch.delenv(name, raising=False)
+    for name, value in chosen.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setattr("psutil.cpu_count", lambda logical: 8 if logical else 4)
+    monkeypatch.setattr("torch.get_num_threads", lambda: threads[-1])
+    monkeypatch.setattr("torch.set_num_threads", threads.append)
+    model = SimpleNamespace(device=torch.device("cpu"), parameters=lambda: [torch.empty(weights, device="meta")])
+    cpu.use_threads(model)
+    assert threads[-1] == expected
+
+
+def test_threads_stay_as_they_are_on_a_gpu(monkeypatch):
+    for name in cpu.CHOSEN:
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr("torch.set_num_threads", pytest.fail)
+    cpu.use_threads(SimpleNamespace(device=torch.device("cuda"), parameters=lambda: [torch.empty(1)]))
+
+
+def test_a_command_sets_the_threads_for_its_model(sira, photos, monkeypatch):
+    set_to: list[int] = []
+    for name in cpu.CHOSEN:
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr("torch.set_num_threads", set_to.append)
+    assert sira("caption", photos["chelsea"], "-p", "demo", "--max-new-tokens", 1)[0] == 0
+    assert set_to == [1]  # the bundled model is small

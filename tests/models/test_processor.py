@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import copy
 import functools
 import json
 from contextlib import suppress
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -20,6 +22,7 @@ from sira_cli.models import presets, resizing
 from sira_cli.models.chat import chat_inputs
 from sira_cli.models.preset import ImageSettings, Preset
 from sira_cli.models.processor import load_processor
+from sira_cli.pictures.sources import as_picture
 from tests.support import checkpoints
 from tests.support.checkpoints import ALL, edited
 from tests.support.helpers import by_the_letter, under
@@ -283,3 +286,32 @@ def test_a_group_that_is_longer_than_the_context_is_refused(demo, pictures, monk
     assert demo.answer_of([5] * 10, 64, 1015).warnings == (
         "prompt and text have 1,025 tokens, past the model's context of 1,024",
     )
+
+
+@pytest.mark.parametrize(
+    ("stated", "rope", "context"),
+    [
+        (512, {"rope_type": "default", "rope_theta": 1e4}, 512),
+        (512, {"rope_type": "yarn", "rope_theta": 1e4, "factor": 4.0, "original_max_position_embeddings": 8}, 512),
+        (512, {"rope_type": "yarn", "rope_theta": 1e4, "factor": 4.0, "original_max_position_embeddings": 512}, 2048),
+        (512, {"rope_type": "linear", "rope_theta": 1e4, "factor": 3.0}, 1536),
+    ],
+)
+def test_the_context_is_that_of_stretched_positions(demo, stated, rope, context):
+    """Some configs state the length before they stretch it, others the one after."""
+    config = copy.deepcopy(demo.model.config)
+    text = config.get_text_config()
+    text.max_position_embeddings = stated
+    text.rope_parameters = rope
+    assert type(demo).context.fget(SimpleNamespace(model=SimpleNamespace(config=config))) == context
+
+
+def test_a_prompt_within_stretched_positions_is_not_refused(demo, pictures, monkeypatch):
+    text = demo.model.config.get_text_config()
+    image = as_picture(pictures[0]).open().image
+    length = demo.prepare([image], ["Is there a dog?"])["input_ids"].shape[1]
+    monkeypatch.setattr(text, "max_position_embeddings", length - 1)
+    with pytest.raises(LongPromptError):
+        demo.prepare([image], ["Is there a dog?"])
+    monkeypatch.setattr(text, "rope_parameters", {**text.rope_parameters, "rope_type": "linear", "factor": 2.0})
+    assert demo.prepare([image], ["Is there a dog?"])["input_ids"].shape[1] == length

@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import math
 import shutil
+import time
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import torch
@@ -192,3 +194,36 @@ def test_seeds_differ_by_seed_picture_and_prompt_and_stay_the_same(demo):
     assert len({derived_seed(*part) for part in parts}) == len(parts)
     assert derived_seed(0, "a", "b") == derived_seed(0, "a", "b") < 2**63
     assert demo.text_seeds(["a", "b"], ["c", "c"]) == [derived_seed(0, "a", "c"), derived_seed(0, "b", "c")]
+
+
+# The tokenizer in threads.
+
+
+def test_threads_use_the_tokenizer_one_at_a_time(demo, monkeypatch):
+    """Padding a batch while another thread decodes is an error in it: a run prepares and decodes at once."""
+    using: list[int] = []
+    most: list[int] = []
+
+    def alone(use):
+        def used(*args, **how):
+            using.append(1)
+            most.append(len(using))
+            time.sleep(0.02)
+            using.pop()
+            return use(*args, **how)
+
+        return used
+
+    tokenizer = demo.processor.tokenizer
+    for name in ("encode", "decode"):
+        monkeypatch.setattr(tokenizer, name, alone(getattr(tokenizer, name)))
+    monkeypatch.setattr(type(demo), "chat_inputs", alone(type(demo).chat_inputs))
+    ids = tokenizer("A dog.")["input_ids"]
+    uses = [lambda: demo.vocabulary.text(ids), lambda: demo.vocabulary.encode("A dog."), lambda: demo.prepare(*asked)]
+    asked = [as_picture(EXAMPLES[0]).open().image], ["Is there a dog?"]
+    with ThreadPoolExecutor(6) as threads:
+        waiting = [threads.submit(use) for use in uses * 4]
+    for use in waiting:
+        use.result()
+    assert len(most) >= 12
+    assert max(most) == 1
