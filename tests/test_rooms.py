@@ -25,6 +25,8 @@ TERMINAL = {"typer", "rich", "click"}
 CODE_TOKENS = 263_700
 TOKENS_PER_LINE = 10.5  # of code, over the whole package
 PER_THOUSAND_LINES = {"comprehensions": 46.0, "tuple assignments": 13.4}
+TEXTS_TIMES_CONDITIONS = 27  # `"text" * condition` in the package; each should become an `if`
+TEST_NAME = 70  # characters: a name says one promise
 FUNCTION_LINES = 70  # without its docstring; four are above 50
 FILE_LINES = {"sira_cli": 450, "tests": 450, "tools": 450}
 _NO_CODE = {
@@ -119,6 +121,7 @@ class Density:
     code_tokens: int
     comprehensions: int
     tuple_assignments: int
+    texts_times_conditions: int
     longest_function: int
 
 
@@ -134,6 +137,26 @@ def documentation(tree: ast.Module) -> set[int]:
 def is_tuple_assignment(node: ast.AST) -> bool:
     """Whether a statement gives several values to several names: `a, b = 1, 2`."""
     return isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Tuple) and isinstance(node.value, ast.Tuple)
+
+
+def is_text_times_condition(node: ast.AST) -> bool:
+    """Whether a text or a list is multiplied by a condition: `"s" * (count > 1)`."""
+    if not (isinstance(node, ast.BinOp) and isinstance(node.op, ast.Mult)):
+        return False
+    sides = (node.left, node.right)
+    has_text = any(
+        isinstance(side, ast.JoinedStr | ast.List) or (isinstance(side, ast.Constant) and isinstance(side.value, str))
+        for side in sides
+    )
+    return has_text and any(map(is_condition, sides))
+
+
+def is_condition(node: ast.AST) -> bool:
+    """Whether an expression is true or false by its form."""
+    if isinstance(node, ast.Call):
+        return isinstance(node.func, ast.Name) and node.func.id == "bool"
+    is_not = isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.Not)
+    return is_not or isinstance(node, ast.Compare | ast.BoolOp)
 
 
 def length(function: ast.FunctionDef | ast.AsyncFunctionDef) -> int:
@@ -162,6 +185,7 @@ def density(path: Path) -> Density:
         code_tokens=tokens,
         comprehensions=sum(isinstance(node, _COMPREHENSIONS) for node in nodes),
         tuple_assignments=sum(is_tuple_assignment(node) for node in nodes),
+        texts_times_conditions=sum(is_text_times_condition(node) for node in nodes),
         longest_function=max((length(node) for node in nodes if isinstance(node, _FUNCTIONS)), default=0),
     )
 
@@ -184,6 +208,10 @@ def test_dense_forms_are_rare(measure):
     assert 1_000 * total(measure.replace(" ", "_")) / total("lines") <= PER_THOUSAND_LINES[measure]
 
 
+def test_conditions_are_spelled_out():
+    assert total("texts_times_conditions") <= TEXTS_TIMES_CONDITIONS
+
+
 def test_functions_are_short():
     assert {name for name, path in modules().items() if density(path).longest_function > FUNCTION_LINES} == set()
 
@@ -192,3 +220,39 @@ def test_functions_are_short():
 def test_files_are_short(folder):
     files = (PACKAGE.parent / folder).rglob("*.py")
     assert [path for path in files if density(path).lines > FILE_LINES[folder]] == []
+
+
+# Tests that read.
+
+
+@functools.cache
+def nodes_of_tests() -> list[tuple[str, ast.AST]]:
+    """Every node of the tests, with its place."""
+    found = []
+    for path in Path(__file__).parent.rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            found.append((f"{path.name}:{getattr(node, 'lineno', 0)}", node))
+    return found
+
+
+def hides_what_failed(assertion: ast.Assert) -> bool:
+    """Whether it compares two tuples of three parts or more, or with True or False among the expected."""
+    compared = assertion.test
+    if not (isinstance(compared, ast.Compare) and isinstance(compared.left, ast.Tuple)):
+        return False
+    expected = compared.comparators[0]
+    if not (isinstance(expected, ast.Tuple) and isinstance(compared.ops[0], ast.Eq)):
+        return False
+    truths = [part for part in expected.elts if isinstance(part, ast.Constant) and isinstance(part.value, bool)]
+    return len(expected.elts) > 2 or bool(truths)
+
+
+def test_an_assertion_says_what_failed():
+    """`assert (code, "x" in err) == (2, True)` does not: an assertion for each."""
+    asserts = [(place, node) for place, node in nodes_of_tests() if isinstance(node, ast.Assert)]
+    assert [place for place, node in asserts if hides_what_failed(node)] == []
+
+
+def test_names_of_tests_are_short():
+    names = [node.name for _, node in nodes_of_tests() if isinstance(node, _FUNCTIONS)]
+    assert [name for name in names if name.startswith("test_") and len(name) > TEST_NAME] == []
