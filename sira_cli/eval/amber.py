@@ -150,7 +150,20 @@ class Amber(Benchmark):
         suffix: str = ONE_WORD,
         prompt: str | None = None,
     ) -> None:
-        """Read AMBER's folder `data`; `task`: captions, questions, one dimension of the questions, or all."""
+        """Read AMBER's folder.
+
+        Args:
+            data: the folder with annotations.json.
+            language: the data that finds nouns in captions.
+            similarity: the rule by which two words are synonyms.
+            task: `all`, `generative` (captions), `discriminative` (questions), or one dimension of the questions.
+            suffix: added to each question.
+            prompt: the request for a caption; None: AMBER's.
+
+        Raises:
+            SettingsError: no question is of this task.
+            DataError: a file cannot be read.
+        """
         data = find_data(data)
         self.lexicon = _read_lexicon(data)
         self.annotations = _read_annotations(data / FILES[0], self.lexicon)

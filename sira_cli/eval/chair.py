@@ -50,9 +50,20 @@ class Chair(Benchmark):
         prompt: str = PROMPT,
         sample: str = "",
     ) -> None:
-        """Read COCO's folder; captions have a part for each of their `lengths`, or one without any.
+        """Read COCO's folder.
 
-        `sample` says how `ids` were drawn, for the report.
+        Args:
+            annotations: the folder of COCO's instances and captions.
+            ids: the images to caption.
+            rule: `lemma` as OPERA's script, or `singular` as the first one.
+            language: which data makes words singular: `auto`, or one of `language.CHOICES`.
+            lengths: of captions in tokens, a part for each; none: one part.
+            prompt: the request for a caption.
+            sample: how `ids` were drawn, for the report.
+
+        Raises:
+            SettingsError: a setting is none of these.
+            DataError: the annotations lack an image, or cannot be read.
         """
         if rule not in RULES:
             raise SettingsError(f"`rule=` {rule!r}: expected {' or '.join(RULES)}")
