@@ -64,7 +64,10 @@ def test_exit_codes(sira, tmp_path):
         (("caption", good, "-m", "owner/model", "--offline"), 1),  # a model that is not here
     ):
         code, out, err = sira(*command)
-        assert (code, out, err.startswith("sira: "), "Traceback" in err) == (expected, "", True, False), err
+        assert code == expected, err
+        assert out == "", err
+        assert err.startswith("sira: "), err
+        assert "Traceback" not in err, err
 
 
 @pytest.mark.parametrize(
@@ -76,7 +79,10 @@ def test_exit_codes(sira, tmp_path):
 )
 def test_errors_reach_other_processes_whole(error):
     again = pickle.loads(pickle.dumps(error))
-    assert (type(again), str(again), again.args, vars(again)) == (type(error), str(error), error.args, vars(error))
+    assert type(again) is type(error)
+    assert str(again) == str(error)
+    assert again.args == error.args
+    assert vars(again) == vars(error)
 
 
 def test_the_library_names_parameters_and_the_command_line_options(sira):

@@ -142,8 +142,12 @@ def test_a_replaced_file_keeps_mode_and_owner_and_a_link_stays(tmp_path):
         with replacing(path) as file:
             file.write(b"new")
     after = secret.stat()
-    assert (after.st_mode, after.st_uid, after.st_gid) == (before.st_mode, before.st_uid, before.st_gid)
-    assert (link.is_symlink(), (tmp_path / "folder/target.txt").read_text(), secret.read_text()) == (True, "new", "new")
+    assert after.st_mode == before.st_mode
+    assert after.st_uid == before.st_uid
+    assert after.st_gid == before.st_gid
+    assert link.is_symlink() is True
+    assert (tmp_path / "folder/target.txt").read_text() == "new"
+    assert secret.read_text() == "new"
     assert names(tmp_path) == ["folder", "link.txt", "secret"]
     secret.chmod(0o400)
     with pytest.raises(SettingsError, match="secret: is write-protected"), replacing(secret):
@@ -222,7 +226,9 @@ def test_nothing_is_removed_before_its_replacement_is_complete(sira, tmp_path, m
         wrong = [*command, "--k", 99]
     code, _, err = sira(*wrong, "--overwrite")
     kept = Path(file).read_text(encoding="utf-8")
-    assert (code > 0, "nowhere" in err or "99" in err, kept) == (True, True, "mine"), err
+    assert code > 0, err
+    assert "nowhere" in err or "99" in err, err
+    assert kept == "mine", err
     with monkeypatch.context() as patch:
         patch.setattr("torch.nn.Embedding.forward", Mock(side_effect=KeyboardInterrupt))
         code, _, err = sira(*command, "--overwrite")
@@ -244,7 +250,9 @@ def test_a_file_of_other_content_stays(sira, tmp_path, monkeypatch, name):
     with monkeypatch.context() as patch:
         patch.setattr("sira_cli.run.lvlm.load", None)  # it is known before
         code, out, err = sira(*command)
-    assert (code, out, path.read_text()) == (2, "", "mine")
+    assert code == 2
+    assert out == ""
+    assert path.read_text() == "mine"
     assert (f"{file}: line 1 is not one of a trace" if name == "trace" else f"{file}: exists") in err
     assert "or --overwrite" in err
     if name in ("report", "export"):
@@ -262,4 +270,6 @@ def test_a_report_of_another_benchmark_stays(sira, tmp_path, monkeypatch, scenes
     assert sira(*command)[0] == 0
     save(Path("answers/report.json"), {"benchmark": "chair"})
     code, out, err = sira("eval", *POPE[:2], "--answers", "answers", "-o", "answers")
-    assert (code, out, "answers/report.json holds the report of chair: give another folder" in err) == (2, "", True)
+    assert code == 2
+    assert out == ""
+    assert "answers/report.json holds the report of chair: give another folder" in err

@@ -76,7 +76,10 @@ def test_deep_json_is_refused_in_a_line(sira, tmp_path, monkeypatch, typed, leve
     (tmp_path / "deep.json").write_text(nested(levels, "{}"))
     (tmp_path / "names.csv").write_text("file_names\n" + nested(levels) + "\n")
     code, out, err = sira(*shlex.split(typed.replace("@", nested(levels))))
-    assert (code, out, err.count("\n"), "unexpected" in err) == (2, "", 1, False), err
+    assert code == 2, err
+    assert out == "", err
+    assert err.count("\n") == 1, err
+    assert "unexpected" not in err, err
 
 
 @pytest.mark.parametrize("levels", [300, 900, 5000])

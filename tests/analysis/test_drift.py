@@ -91,7 +91,8 @@ def test_the_shuffle_moves_whole_patches(size, patches):
         [pixels[row : row + height, column : column + width].tobytes() for row in rows for column in columns]
         for pixels in (before, after)
     ]
-    assert (sorted(cut[0]) == sorted(cut[1]), cut[0] == cut[1]) == (True, False)
+    assert sorted(cut[0]) == sorted(cut[1])
+    assert cut[0] != cut[1]
     assert np.array_equal(after[patches * height :], before[patches * height :])  # the rest at the bottom
     assert np.array_equal(after[:, patches * width :], before[:, patches * width :])  # and at the right
 
@@ -135,7 +136,9 @@ def test_means_and_errors_over_pictures(sira, lvlm, tmp_path):
     options = ("-p", "demo", "--k", 4, "--question", "A dog?", "-o", file, "--plot", figure)
     code, out, err = sira("drift", *EXAMPLES[:2], *options)
     rows = {line.split("  ")[1]: line.split() for line in out.splitlines() if line.startswith("  ")}
-    assert (code, err, rows["early, 1-4"][2]) == (0, "", "0.0000")  # of the CF stream
+    assert code == 0
+    assert err == ""
+    assert rows["early, 1-4"][2] == "0.0000"  # of the CF stream
     assert figure.read_bytes().startswith(b"%PDF-")
     record = json.loads(file.read_text(encoding="utf-8"))
     expected = {"schema": "sira.drift/1", "preset": "demo", "prompt": "A dog?", "dtype": "float32"}
@@ -172,9 +175,7 @@ def test_without_matplotlib(sira, monkeypatch, tmp_path):
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     monkeypatch.setattr("sira_cli.cli.research.load_model", None)
     code, out, err = sira("drift", EXAMPLES[0], "-p", "demo", "--plot", tmp_path / "drift.pdf")
-    assert (code, out, "drift.pdf: a figure needs matplotlib: " in err, "pip install 'matplotlib" in err) == (
-        2,
-        "",
-        True,
-        True,
-    )
+    assert code == 2
+    assert out == ""
+    assert "drift.pdf: a figure needs matplotlib: " in err
+    assert "pip install 'matplotlib" in err

@@ -130,7 +130,9 @@ def test_figures_by_hand():
     assert greedy.figures["mean yes"].value == pytest.approx((200 / 3 + 50) / 2)
     assert one.figures["y F1"].value == pytest.approx(200 * 2 / 5)
     assert half.differences["mean accuracy"].value == pytest.approx(100 - (100 / 3 + 25) / 2)
-    assert (report.best, report.by, report.fulfils) == (Cell(3, 0.5), "mean accuracy", True)
+    assert report.best == Cell(3, 0.5)
+    assert report.by == "mean accuracy"
+    assert report.fulfils is True
     assert json.loads(report.to_json())["best"] == {"k": 3, "alpha": 0.5}
     assert SweepReport.from_json(report.to_json()) == report
     with pytest.raises(PictureError, match="no question could be answered"):
@@ -211,7 +213,9 @@ def test_pictures_that_fail_are_left_out(sira, loaded, tmp_path):
     record = json.loads(out)
     assert (code, err.splitlines()[-1]) == (3, "sira: 2 of 3 pictures failed")
     assert [failure["picture"] for failure in record["failures"]] == ["missing.png", "bad.png"]
-    assert (record["splits"], record["questions"], record["pictures"]) == (["popular", "random"], 2, 1)
+    assert record["splits"] == ["popular", "random"]
+    assert record["questions"] == 2
+    assert record["pictures"] == 1
     assert sira("sweep", *files, "--images", tmp_path, "-p", "demo", "--k", 8)[0] == 2  # it must be 1..7
 
 
@@ -256,12 +260,16 @@ def test_an_interrupted_run_goes_on_where_it_stopped(sira, loaded, demo, tmp_pat
         assert file.read_bytes() == whole.read_bytes()
     for option, refusal in (("--k=1", "k is [1, 7] there and [1] now"), ("--alpha=1", "alpha is [0.5, 2.0] there")):
         code, _, err = sira("sweep", *options, option, "-o", file)
-        assert (code, refusal in err, file.read_bytes()) == (2, True, whole.read_bytes()), err
+        assert code == 2, err
+        assert refusal in err, err
+        assert file.read_bytes() == whole.read_bytes(), err
     file.write_bytes(whole.read_bytes().replace(b"torch.float32", b"torch.float16"))  # known when the model is loaded
     assert "dtype is 'torch.float16' there and 'torch.float32' now" in sira("sweep", *options, "-o", file)[2]
     file.write_bytes(b"precious\n")
     code, _, err = sira("sweep", *options, "-o", file)
-    assert (code, "line 1 was not written by a sweep" in err, file.read_bytes()) == (2, True, b"precious\n"), err
+    assert code == 2, err
+    assert "line 1 was not written by a sweep" in err, err
+    assert file.read_bytes() == b"precious\n", err
 
 
 @pytest.mark.slow
@@ -280,7 +288,9 @@ def test_captions(sira, loaded, demo, tmp_path):
         for name in ("CHAIRs", "CHAIRi", "coverage", "words"):
             assert figures[name] == expected.figures[cell.name][name], (cell, name)
     assert measured[cells[1]]["coverage"] != measured[cells[2]]["coverage"]  # else equal figures would prove little
-    assert (code, record["captions"], record["rule"]) == (0, True, sweeping.CAPTIONS_RULE)
+    assert code == 0
+    assert record["captions"] is True
+    assert record["rule"] == sweeping.CAPTIONS_RULE
     changes = {Cell(row.k, row.alpha): row.differences for row in SweepReport.from_json(out).rows[1:]}
     best, fulfils = by_captions(changes)
     assert (Cell(**record["best"]), record["fulfils"]) == (best, fulfils)

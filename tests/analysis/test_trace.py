@@ -130,7 +130,9 @@ def test_a_forced_text_has_the_numbers_of_the_generated_one(method):
         tokens = len(forced) - 2
         torch.testing.assert_close(numbers(forced), numbers(generated)[:tokens], atol=1e-4, rtol=0)
         assert tokens >= 20
-        assert (forced[-1]["text"], forced[-1]["finish_reason"], forced[0]["forced"]) == (text, "forced", True)
+        assert forced[-1]["text"] == text
+        assert forced[-1]["finish_reason"] == "forced"
+        assert forced[0]["forced"] is True
         assert text == lvlm.caption(example, PROMPT).text
         assert generated[0]["alpha"] == (0.5 if method == "sira" else 0)
     sampled = load("demo", max_new_tokens=16, temperature=1.0, seed=3, method=method)
@@ -218,13 +220,17 @@ def test_the_command_writes_one_file_or_a_tree_and_tries_what_failed_again(sira,
     code, out, err = sira(*command)
     lines = [json.loads(line) for line in out.splitlines()]
     assert [line["type"] for line in lines] == ["run", *["token"] * 4, "end", "end", "run", *["token"] * 4, "end"]
-    assert (code, lines[6]["status"], bad in lines[6]["error"]) == (3, "error", True)
+    assert code == 3
+    assert lines[6]["status"] == "error"
+    assert bad in lines[6]["error"]
     assert "1 of 3 pictures failed" in err
     VALID.validate(lines[6])
 
     for _ in range(2):  # what failed is tried again
         code, _, err = sira(*command, "-o", "all.jsonl")
-        assert (code, bad in err, len(read(Path("all.jsonl")))) == (3, True, len(lines))
+        assert code == 3
+        assert bad in err
+        assert len(read(Path("all.jsonl"))) == len(lines)
         assert sira(*command, "--output-dir", "traces")[0] == 3
     files = sorted(path.relative_to("traces").as_posix() for path in Path("traces").rglob("*") if path.is_file())
     assert files == ["a.trace.jsonl", "sub/b.trace.jsonl"]
@@ -252,13 +258,16 @@ def test_a_file_of_traces_goes_on_where_a_run_stopped(sira, tmp_path, monkeypatc
     assert content() == [*expected[:5], *expected[10:], *expected[5:10]]
     monkeypatch.setattr("sira_cli.run.lvlm.load", None)
     code, _, err = sira(*command)
-    assert (code, "all traces are there already" in err) == (0, True)
+    assert code == 0
+    assert "all traces are there already" in err
     for option in (["--alpha", 0.25], ["--track", "dog"], ["--verify", "flag"], ["--system", "Be brief."]):
         code, _, err = sira(*command, *option)
-        assert (code, f"{option[0][2:]} is" in err) == (2, True), err
+        assert code == 2, err
+        assert f"{option[0][2:]} is" in err, err
     file.write_bytes(whole + b"something else\n")
     code, _, err = sira(*command)
-    assert (code, f"line {len(lines) + 1} is not one of a trace" in err) == (2, True)
+    assert code == 2
+    assert f"line {len(lines) + 1} is not one of a trace" in err
 
 
 def test_the_newest_record_of_a_picture_is_forced(tmp_path):
@@ -309,7 +318,9 @@ def test_a_run_of_traces_has_a_report_and_a_summary(sira, tmp_path):
     err = sira("trace", tmp_path, "-p", "demo", "--max-new-tokens", 2, "-o", tmp_path / "all.jsonl")[2]
     report = json.loads((tmp_path / "all.run.json").read_text())
     assert report["pictures"] == {"all": 2, "ok": 1, "error": 1, "ok before": 0, "error before": 0}
-    assert (report["state"], report["settings"]["max_new_tokens"], report["device"]) == ("finished", 2, "cpu")
+    assert report["state"] == "finished"
+    assert report["settings"]["max_new_tokens"] == 2
+    assert report["device"] == "cpu"
     assert report["tokens_per_second"] == pytest.approx(2 / report["seconds"], rel=0.02)
     assert "1 of 2 pictures traced" in err
 
@@ -329,7 +340,8 @@ def test_texts_to_score_are_chosen_by_shard_and_limit(tmp_path):
 def test_what_a_file_of_texts_decides_itself_is_refused(sira, tmp_path, option, named):
     file = write_lines(tmp_path / "captions.jsonl", [{"file_name": str(EXAMPLES[0]), "text": "A cat."}])
     code, _, err = sira("trace", *option, "--force-from", file, "-p", "demo")
-    assert (code, f"--force-from names the pictures itself: leave out {named}" in err) == (2, True)
+    assert code == 2
+    assert f"--force-from names the pictures itself: leave out {named}" in err
 
 
 def test_captions_are_scored_and_told_apart(sira, tmp_path):

@@ -38,7 +38,7 @@ WAYS = {
 
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("name", NAMES)
-def test_each_way_of_generating_is_that_of_a_plain_run_with_the_slow_contrast_in_it(name: str, way: str):
+def test_each_way_of_generating_is_that_of_the_slow_contrast(name: str, way: str):
     case, settings = case_of(name), dict(WAYS[way])
     slow = [slow_contrast(case, K, ALPHA, log_softmax="num_beams" in settings)]
     torch.manual_seed(7)
@@ -147,7 +147,7 @@ def test_beta_leaves_only_plausible_tokens(llava: tiny.Tiny, beta: float):
     assert beta < 1 or torch.equal(tokens, generate(llava.model, llava.inputs))
 
 
-def test_a_token_at_the_cut_itself_is_left_and_cut_offs_are_kept_only_on_request():
+def test_a_token_at_the_cut_itself_is_left():
     z = torch.tensor([[0.0, math.log(0.5), math.log(0.49)], [2.0, 2.0, 1.0]])
     for beta, kept in ((1.0, [[True, False, False], [True, True, False]]), (0.5, [[True, True, False]] * 2)):
         with cut_offs_kept():
@@ -179,7 +179,7 @@ def test_texts_are_those_of_the_slow_contrast(name: str, decode):
     assert torch.equal(decode(case, alpha=1.0), expected)
 
 
-def test_wrong_settings_and_prompts_without_a_picture_are_refused_and_leave_no_hooks(llava, decode):
+def test_what_is_refused_leaves_no_hooks(llava, decode):
     with pytest.raises(SettingsError, match="k = 99 is out of range"):
         decode(llava, k=99)
     with pytest.raises(SettingsError, match=r"\['gamma'\].*: the settings of SIRA are k, alpha and beta"):

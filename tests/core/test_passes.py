@@ -204,7 +204,7 @@ def test_a_cache_that_was_emptied_is_as_good_as_new(name: str):
 
 
 @pytest.mark.parametrize("name", ["Qwen3.5", "LFM2-VL", *INDEXERS])
-def test_what_has_no_columns_needs_a_cache_that_knows_it_and_cannot_be_cut_back(name: str):
+def test_a_state_without_columns_cannot_be_cut_back(name: str):
     case, cache = case_of(name), cache_for(case_of(name))
     with attach(case.model, SiraConfig(k=3)):
         with pytest.raises(UnsupportedModelError, match=r"have .*: .* DynamicCache\(config=model.config\)"):

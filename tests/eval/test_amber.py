@@ -25,8 +25,12 @@ from tests.support.eval.writing import save
 
 def test_what_is_asked(amber, data):
     captions, questions = amber.parts
-    assert (captions.name, captions.task, captions.settings) == ("generative", "caption", {"max_new_tokens": 512})
-    assert (questions.name, questions.task, questions.settings) == ("discriminative", "ask", {"max_new_tokens": 16})
+    assert captions.name == "generative"
+    assert captions.task == "caption"
+    assert captions.settings == {"max_new_tokens": 512}
+    assert questions.name == "discriminative"
+    assert questions.task == "ask"
+    assert questions.settings == {"max_new_tokens": 16}
     (only,) = benchmark(data, task="discriminative", suffix="").parts
     assert only.asks[0].prompt == "Is it 4?"
     assert {ask.prompt for ask in benchmark(data, prompt="What?").parts[0].asks} == {"What?"}
@@ -79,7 +83,9 @@ def test_constants_of_the_script(amber):
 def test_only_yes_and_no_are_answers_and_those_of_sira_are_reduced(amber, answer, counted):
     captions, questions = amber.parts
     tally = amber.score(questions, {"4": answer})["state"]
-    assert (tally.right, tally.total()["answered no"], tally.total()["neither"]) == ({"4": False}, 0, 1)
+    assert tally.right == {"4": False}
+    assert tally.total()["answered no"] == 0
+    assert tally.total()["neither"] == 1
     assert amber.reduce(questions, answer) == counted
     assert amber.reduce(captions, answer) == answer
 
@@ -88,7 +94,9 @@ def test_ambers_own_files(benchmarks):
     """Random answers, whose figures a restatement of the whole rule gave, too."""
     amber = benchmark(benchmarks / "amber", similarity=near())
     captions, questions = amber.parts
-    assert (len(captions.asks), len(questions.asks), len(amber.lexicon.vocabulary)) == (1_004, 14_216, 418)
+    assert len(captions.asks) == 1_004
+    assert len(questions.asks) == 14_216
+    assert len(amber.lexicon.vocabulary) == 418
     assert captions.asks[-1] == Ask("1004", "AMBER_1004.jpg", "Describe this image.")
     assert questions.asks[0].prompt == f"Is the sky sunny in this image?{ONE_WORD}"
     draw, texts = random.Random(0), {}
@@ -158,7 +166,8 @@ def test_the_official_pipeline_or_none(tmp_path, monkeypatch, recwarn):
     monkeypatch.setattr(spacy, "load", lambda name: load({OFFICIAL: tmp_path}[name]))
     official = find_similarity("spacy")
     facts = {"name": OFFICIAL, "version": "3.8.0", "spacy": spacy.__version__, "threshold": 0.8}
-    assert (official.facts(), official.official) == (facts, True)
+    assert official.facts() == facts
+    assert official.official is True
     assert official.above("unknown", "unknown")  # a word without a vector
     assert not official.above("unknown", "sky")
     assert not recwarn.list
@@ -166,4 +175,6 @@ def test_the_official_pipeline_or_none(tmp_path, monkeypatch, recwarn):
     with pytest.raises(SettingsError, match=r"pip install 'nltk>=.* 'spacy>=.*spacy download en_core_web_lg.*exact"):
         find_similarity("spacy")
     exact = find_similarity("auto")
-    assert (exact.above("sky", "sky"), exact.above("sky", "skies"), exact.facts()) == (True, False, {"name": "exact"})
+    assert exact.above("sky", "sky") is True
+    assert exact.above("sky", "skies") is False
+    assert exact.facts() == {"name": "exact"}

@@ -30,7 +30,9 @@ def said(image, text: str) -> dict:
 def test_messages_become_turns(images):
     system = {"role": "system", "content": [{"type": "text", "text": "Be brief."}]}
     request = request_of("pope test 3", [system, said(images[0], QUESTION)], {"max_new_tokens": 8, "until": ["\n\n"]})
-    assert (request.prompt, len(request.pictures), request.until) == (QUESTION, 1, ("\n\n",))
+    assert request.prompt == QUESTION
+    assert len(request.pictures) == 1
+    assert request.until == ("\n\n",)
     assert request.settings == (("max_new_tokens", 8), ("system", "Be brief."), ("temperature", 0.0))
     answer = {"role": "assistant", "content": [{"type": "text", "text": "No."}]}
     more = {"role": "user", "content": [{"type": "text", "text": "Are you"}, {"type": "text", "text": "sure?"}]}

@@ -150,7 +150,9 @@ def test_a_file_keeps_to_its_settings_and_prompts(pope, demo, loaded, tmp_path, 
         monkeypatch.setattr("sira_cli.models.presets.find", lambda name: preset)
     for limit in (1, 2, 3):  # with fewer, the same and more questions than in the file
         code, _, err = pope(*run, limit, *option, splits=RANDOM)
-        assert (code, said in err, "--overwrite" in err) == (2, True, True), err
+        assert code == 2, err
+        assert said in err, err
+        assert "--overwrite" in err, err
     assert ((tmp_path / "sira-pope.jsonl").read_bytes(), loaded.total()) == (kept, 0)
 
 
@@ -161,13 +163,17 @@ def test_an_interrupted_run_says_what_is_kept(pope, tmp_path, monkeypatch):
     monkeypatch.setattr(Lvlm, "answer", interrupted)
     for given, kept in (((), False), (("-o", tmp_path), True)):
         code, report, err = pope("--limit", 1, *given)
-        assert (code, report, "finished work is kept: run the same command again to resume" in err) == (130, {}, kept)
+        assert code == 130
+        assert report == {}
+        assert ("finished work is kept: run the same command again to resume" in err) == kept
 
 
 def test_shards_make_the_whole(pope, whole, tmp_path):
     for part in ("1/2", "2/2"):
         code, report, err = pope("-o", tmp_path, "--shard", part)
-        assert (code, report, f"--answers {tmp_path}" in err) == (0, {}, True)
+        assert code == 0
+        assert report == {}
+        assert f"--answers {tmp_path}" in err
     assert sorted(path.name for path in tmp_path.iterdir()) == [
         f"{method}-pope.{part}-of-2.jsonl" for method in ("greedy", "sira") for part in (1, 2)
     ]
@@ -212,7 +218,9 @@ def test_pictures_that_fail_are_counted_and_left_out(pope, scenes, tmp_path):
     for path in (two, three):
         (images / path.name).write_bytes(path.read_bytes())
     code, report, _ = pope("-o", tmp_path / "out", images=images)
-    assert (code, report["failures"], rows(report)["scenes random", "sira"]["failed"]) == (0, [], 0)
+    assert code == 0
+    assert report["failures"] == []
+    assert rows(report)["scenes random", "sira"]["failed"] == 0
 
 
 # From Python: nothing is printed, and a model is loaded only where an answer is missing.

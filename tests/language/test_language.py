@@ -48,7 +48,7 @@ def test_words_take_the_part_of_speech_into_account(data, rule, text, words):
     assert getattr(find_language("nltk", (rule,)), rule)(text) == words.split()
 
 
-def test_all_tokens_of_a_caption_are_tagged_at_once_and_other_tags_count_as_nouns(data, monkeypatch):
+def test_all_tokens_of_a_caption_are_tagged_at_once(data, monkeypatch):
     asked = []
     monkeypatch.setattr(nltk, "pos_tag", lambda tokens: asked.append(tokens) or [(token, "IN") for token in tokens])
     assert find_language("nltk").lemmas("men leaves. The dogs") == ["man", "leaf", ".", "the", "dog"]
@@ -58,7 +58,8 @@ def test_all_tokens_of_a_caption_are_tagged_at_once_and_other_tags_count_as_noun
 def test_facts_name_versions_and_what_the_data_holds_zipped_or_not(data, monkeypatch):
     """`nltk.downloader` leaves wordnet zipped."""
     folder, before = data / "corpora" / "wordnet", find_language("nltk").facts()
-    assert (before["language"], before["official"]) == ("nltk", True)
+    assert before["language"] == "nltk"
+    assert before["official"] is True
     assert list(before["versions"]) == ["nltk", "punkt_tab", TAGGER, "wordnet"]
     (folder / "noun.exc").write_text("oxen ox\n")
     language_data.use(monkeypatch, data)
@@ -87,7 +88,8 @@ def test_missing_data_is_named_with_the_way_to_get_it(data, gone, named):
     ):
         find_language("nltk")
     found = find_language("auto")
-    assert (found.name, named in found.facts()["why"]) == ("fallback", True)
+    assert found.name == "fallback"
+    assert named in found.facts()["why"]
 
 
 def test_singulars_need_no_tagger_and_no_wordnet_but_textblob(data, monkeypatch):

@@ -60,7 +60,7 @@ def test_words_that_are_one_token_are_known_in_every_kind_of_tokenizer(kind):
             assert (data.strip().lower() in ruled_out) == (taken != ["dog"]), data
 
 
-def test_captions_share_the_rows_of_the_picture_and_the_first_is_the_methods_own(demo):
+def test_captions_share_the_rows_of_the_picture(demo):
     pictures, prompts = [picture_of(seed) for seed in SCENES[:2]], [demo.preset.prompts.caption] * 2
     inputs, seeds = demo.to_device(demo.prepare(pictures, prompts)), demo.text_seeds(["a", "b"], prompts)
     how = {"count": 5, "heat": 0.7, "task": "caption", "with_first": True}
@@ -71,7 +71,8 @@ def test_captions_share_the_rows_of_the_picture_and_the_first_is_the_methods_own
     assert [rows[0] for rows in drawn] == [[*answer.tokens] for answer in plain]
     for texts in found:
         lengths = [len(demo.vocabulary.encode(text)) for text in texts]
-        assert (len(texts), len({*texts}) > 1) == (5, True)
+        assert len(texts) == 5
+        assert len({*texts}) > 1
         assert max(lengths) <= lengths[0] + 1
 
 
@@ -95,7 +96,7 @@ def test_an_object_is_not_introduced_twice_whatever_tokens_its_name_has(rules, n
         (3, "sira", {"temperature": 1.0, "seed": 3}),
     ],
 )
-def test_a_guided_caption_names_what_is_supported_each_once_and_nothing_else(demo, scene, method, settings):
+def test_a_guided_caption_names_each_supported_object_once(demo, scene, method, settings):
     result = under(demo, method, **settings).caption(picture_of(SCENES[scene]), verify="guide")
     threshold = demo.preset.guide.threshold
     drafted = {name for _, _, name in mentions(result.draft or result.text)}
@@ -180,11 +181,12 @@ def test_where_the_end_is_ruled_out_a_sentence_begins(demo, rules, text, scores,
     assert picked(demo, rules, text, {"dog", "cat"}, scores) == token
 
 
-def test_a_sound_draft_stays_sound_where_the_model_does_not_know_how_to_go_on(demo):
+def test_a_sound_draft_stays_sound_where_the_model_is_lost(demo):
     """It ends, with a supported book missing."""
     result = under(demo, "greedy").caption(picture_of(9_100_061), verify="guide")
     assert result.text.endswith("There is a bicycle on the right, which is green.")
-    assert (result.finish_reason, is_broken(result.text)) == ("stop", False)
+    assert result.finish_reason == "stop"
+    assert is_broken(result.text) is False
     assert ("book", True) in [(one["thing"], one["support"] > 0.9) for one in result.candidates]
 
 
@@ -220,14 +222,17 @@ def test_a_text_that_only_repeats_itself_ends_before_that(demo, monkeypatch):
     monkeypatch.setattr(guiding, "several", lambda *args, trail, **more: Several(drawn, trail))
     monkeypatch.setattr(model, "processors_of", processors)
     result = under(demo, "greedy").caption(picture, verify="guide")
-    assert (result.text, result.finish_reason, result.output_tokens) == (first, "stop", len(draft) + 1)
+    assert result.text == first
+    assert result.finish_reason == "stop"
+    assert result.output_tokens == len(draft) + 1
 
 
 def test_an_article_that_leads_nowhere_is_replaced(demo, rules):
     guide = Guide(rules, frozenset({"umbrella"}))
     guide.stop("There is a", guide.next(tokens_of(demo, "There is a")))
     choice = guide.next(tokens_of(demo, "There is"))
-    assert (choice.only, {demo.vocabulary.data(token) for token in choice.names}) == (True, {b" an"})
+    assert choice.only is True
+    assert {demo.vocabulary.data(token) for token in choice.names} == {b" an"}
 
 
 def test_texts_of_a_method_without_a_cut_off_are_guided_with_one(demo):
@@ -253,12 +258,13 @@ def test_a_sentence_that_the_model_does_not_finish_is_left_out(demo):
     strict = under(demo, "greedy", **{"guide.threshold": 0.97})
     result = strict.caption(picture_of(VALIDATION_SEEDS[79]), verify="guide")
     assert result.text.endswith("There is a chair on the right and a traffic light on the left.")
-    assert (result.finish_reason, is_broken(result.text)) == ("cut", False)
+    assert result.finish_reason == "cut"
+    assert is_broken(result.text) is False
     assert {claim["thing"] for claim in result.objects} == {"boat", "chair", "table", "traffic light"}
     assert result.draft.startswith(result.text)
 
 
-def test_a_text_that_never_leaves_out_what_it_may_not_name_ends_before_that_sentence(demo, monkeypatch):
+def test_a_text_ends_before_a_sentence_that_it_may_not_write(demo, monkeypatch):
     monkeypatch.setattr(redecoding, "TRIES", 0)
     result = demo.caption(picture_of(SCENES[3]), verify="guide")
     assert {*result.forbidden}.isdisjoint({name for _, _, name in mentions(result.text)})

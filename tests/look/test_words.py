@@ -52,7 +52,7 @@ def test_things(text, expected):
     assert [thing.name for thing in shipped().things(text)] == expected
 
 
-def test_every_mention_has_its_place_in_the_text_and_synonyms_a_head_in_common():
+def test_every_mention_has_its_place_in_the_text():
     text = "A dog chases a ball. The Dogs bark;\nanother puppy sleeps."
     things = shipped().things(text)
     assert [(thing.group, [text[start:end] for start, end in thing.spans]) for thing in things] == [
@@ -201,7 +201,7 @@ def test_noun_phrases(text, expected, data):
     assert found == expected
 
 
-def test_the_name_says_what_decides_and_the_data_stays_behind_where_it_is_sent(data):
+def test_the_name_of_a_word_list_says_what_decides(data):
     phrases = NounPhrases()
     assert phrases.name == "spacy/1 (en_made_up 1.2, WordNet 3.0)"
     sent = pickle.dumps(phrases)

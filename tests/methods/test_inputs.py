@@ -81,7 +81,7 @@ SHAPES = {
 
 
 @pytest.mark.parametrize("kind", SHAPES)
-def test_each_prompt_draws_the_noise_of_its_pictures_from_its_own_seed_and_padding_has_none(kind: str):
+def test_each_prompt_draws_its_noise_from_its_own_seed(kind: str):
     """Qwen's patches hold copies of a frame, with one noise."""
     shape, more, tokens, counts, prompts = SHAPES[kind]
     copies, noise = 2 if kind == "patches" else 1, torch.zeros(shape)
@@ -166,10 +166,11 @@ def test_branches_differ_in_pixels_in_placeholders_or_in_a_role(checkpoint, requ
     said, disturbed = (decode(inputs["input_ids"][0]).replace("\n", " ") for inputs in (own, branch))
     assert [ROLE in said, ROLE in disturbed, PROMPT in disturbed] == [False, True, True]
     system = "You are a helpful assistant."  # the role takes the place of the template's own
-    assert (system in said, system in disturbed) == (checkpoint == "qwen_folder", False)
+    assert (system in said) == (checkpoint == "qwen_folder")
+    assert system not in disturbed
 
 
-def test_pictures_of_one_size_have_noise_of_their_own_and_questions_about_one_picture_share_it(demo):
+def test_questions_about_one_picture_share_its_noise(demo):
     lvlm, seeded = under(demo, "vcd"), under(demo, "vcd", seed=1)
     own, branch = branch_of(lvlm, [*EXAMPLES[:2], EXAMPLES[0]])
     noise = epsilon(branch["pixel_values"], own["pixel_values"])
@@ -284,7 +285,7 @@ def test_a_calibration_of_ict_that_does_not_fit_is_refused(method, given, shape,
     assert hooks(case.model) == before
 
 
-def test_the_vectors_follow_the_precision_of_the_layers_and_a_prompt_in_pieces_is_refused():
+def test_the_vectors_follow_the_precision_of_the_layers():
     case = tiny.llava()
     with pytest.raises(UnsupportedModelError, match="chunked"):  # the last positions of pieces would change
         decoded(Ict(), case, prefill_chunk_size=8)
@@ -375,7 +376,7 @@ def test_records_and_keys_hold_the_threshold_in_force(tmp_path):
     # The shipped calibration silences some heads, and says what it is from.
     heads, origin = lvlm.decoder.image_heads(), lvlm.decoder.read().origin
     assert 0 < int(heads.sum()) < heads.numel() / 2
-    assert (origin.kind, origin.model, origin.revision) == ("maskcd", "bundled", lvlm.revision)
+    assert [origin.kind, origin.model, origin.revision] == ["maskcd", "bundled", lvlm.revision]
 
 
 def test_attach_takes_a_calibration_and_one_s_own_inputs(tmp_path):

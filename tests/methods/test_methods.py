@@ -177,7 +177,7 @@ def test_sampling_draws_from_the_scores_and_a_seed_repeats_it(method: Method):
 
 
 @each_method
-def test_beams_and_several_sequences_are_refused_with_a_branch_and_some_methods_need_a_cache(method: Method):
+def test_what_a_branch_cannot_do_is_refused(method: Method):
     case, several = case_of("LLaVA-1.5"), {"do_sample": True, "num_return_sequences": 2}
     before = hooks(case.model)
     for more in ({"num_beams": 2}, several, {"use_cache": False}):
@@ -246,7 +246,7 @@ def test_other_branches_prompts_and_caches_are_refused():
                 generate(case.model, case.inputs)
 
 
-def test_steps_in_which_candidates_have_no_probability_are_not_the_stable_ones():
+def test_steps_whose_candidates_have_no_probability_are_not_stable():
     rows = torch.tensor([[0.0, -200.0], [0.0, -150.0], [-150.0, 0.0]])
     assert divergence(rows[:-1], rows[1:]).tolist() == pytest.approx([0, math.log(2)])
 

@@ -97,7 +97,7 @@ QUICK = [*SEARCHES[:2], ("Gemma 3", {}), SEARCHES[-8], SEARCHES[-4], SEARCHES[-3
 
 
 @pytest.mark.parametrize(("name", "settings"), mostly_slow(SEARCHES, *QUICK))
-def test_without_strength_and_with_every_token_a_candidate_it_is_beam_search(name: str, settings: dict):
+def test_without_strength_and_with_all_candidates_it_is_beam_search(name: str, settings: dict):
     """Log-probabilities are those among the candidates: with fewer of them beams are weighed in another way."""
     case, method = case_of(name), Opera(penalty=0, candidates=tiny.VOCABULARY, attempts=0, length="text")
     beams = generate(case.model, case.inputs, num_beams=5, **settings)
@@ -135,9 +135,7 @@ ROWS += [("LLaVA-1.5", settings, ends, 18, [11, 11]) for ends, settings in LEFT]
 @pytest.mark.parametrize(
     ("name", "settings", "ends", "steps", "back"), mostly_slow(ROWS, ROWS[0], *ROWS[-9:-7], ROWS[-3])
 )
-def test_goes_back_as_the_reference_when_every_beam_trusts_one_column_too_long(
-    name, settings, ends, steps, back, monkeypatch
-):
+def test_goes_back_as_the_reference_when_beams_trust_one_column(name, settings, ends, steps, back, monkeypatch):
     case = case_of(name, "eager")
     trust_one_column(case, monkeypatch)
     method = Opera(**{"beams": 2, "candidates": 3, "threshold": 2, "attempts": 2, "damping": 1e-4, **settings})
@@ -225,7 +223,7 @@ def test_a_beam_whose_candidates_are_all_ruled_out_chooses_from_all_tokens():
     assert len({*row}) == 20
 
 
-def test_a_streamer_hears_of_each_length_once_and_stopping_criteria_end_texts():
+def test_a_streamer_hears_of_each_length_once():
     case, listener = case_of("Qwen2.5-VL"), Listener()
     prompt = case.image.shape[1]
     tokens, run = decoded(Opera(threshold=2, damping=0.01), case, max_new_tokens=24, streamer=listener)

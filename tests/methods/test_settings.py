@@ -156,14 +156,16 @@ def test_caption_with_each_method(method, sira, tmp_path):
     alpha = published.get(method, METHODS[method].settings().get("alpha", 0.0))
     for line in output.read_text().splitlines():
         record = json.loads(line)
-        assert (record["status"], record["method"], record["alpha"]) == ("ok", method, alpha)
+        assert record["status"] == "ok"
+        assert record["method"] == method
+        assert record["alpha"] == alpha
         assert record["k"] == (5 if method in (*WITH_SIRA, "greedy") else 0)
         assert record["text"]
     assert "2 of 2 pictures were done before" in sira(*command)[2]
 
 
 @pytest.mark.parametrize("method", mostly_slow([*METHODS][2:], "vcd", "sid", "dola", "sira+flb"))
-def test_settings_of_sira_decide_the_key_of_rules_after_it_only_and_a_method_s_own_that_of_the_method(method):
+def test_a_setting_decides_the_keys_of_the_methods_that_have_it(method):
     def key(preset, **settings):
         return key_of(load(preset, method=method, **settings), "caption", "a.png", "0", "p")
 

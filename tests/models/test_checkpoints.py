@@ -72,7 +72,9 @@ def test_prompt_pixels_and_greedy_text_are_those_of_transformers(family, checkpo
         text = tokenizer.decode(output[0, len(ids) :], skip_special_tokens=True).strip()
         assert model.under("greedy").caption(picture, PROMPT).text == text
         result = model.caption(picture, PROMPT)
-        assert (result.status, result.output_tokens, result.prompt_tokens) == ("ok", 6, len(ids))
+        assert result.status == "ok"
+        assert result.output_tokens == 6
+        assert result.prompt_tokens == len(ids)
         assert result.image_tokens == ids.count(image_token) > 0
         assert result.text
 
@@ -117,7 +119,7 @@ def test_pictures_padded_to_a_square_are_those_of_llavas_authors(original, portr
     assert torch.equal(found, expected)
 
 
-def test_the_prompt_of_llavas_authors_and_a_strip_that_would_make_a_huge_square(original, monkeypatch):
+def test_the_prompt_of_llavas_authors(original, monkeypatch):
     ids = original.prepare([Image.new("RGB", (64, 48))], ["What is this?"])["input_ids"][0]
     text = original.processor.tokenizer.decode(ids, skip_special_tokens=False).removeprefix("<s>").strip()
     text = text.replace("<image>" * 576 + " ", "<image>")  # SentencePiece begins each piece of text with a space

@@ -62,7 +62,7 @@ def test_the_processors_image_token_counts_where_the_config_names_none(llava, ph
     assert int(expected.sum()) > 1
 
 
-def test_the_generation_config_of_a_checkpoint_gives_its_end_tokens_and_nothing_else(qwen, qwen_folder):
+def test_a_generation_config_gives_its_end_tokens_only(qwen, qwen_folder):
     """Algorithm 1 knows no repetition penalty; the real Qwen2.5-VL checkpoint asks for 1.05."""
     on_disk, own = json.loads((qwen_folder / "generation_config.json").read_text()), qwen.model.generation_config
     assert (on_disk["repetition_penalty"], own.repetition_penalty) == (1.05, None)
@@ -77,9 +77,18 @@ def test_the_record(llava, photos):
         record = json.loads(result.to_json())
         assert {key: type(value) for key, value in record.items()} == RECORD
         assert record["schema"] == f"sira.{task}/1"
-    assert (good.status, good.error, good.finish_reason) == ("ok", "", "length")
-    assert (bad.status, bad.error, bad.finish_reason, bad.text) == ("error", "no such file", "error", "")
-    assert (good.k, good.layers, good.alpha, good.preset, good.output_tokens) == (4, 8, 0.5, "", 8)
+    assert good.status == "ok"
+    assert good.error == ""
+    assert good.finish_reason == "length"
+    assert bad.status == "error"
+    assert bad.error == "no such file"
+    assert bad.finish_reason == "error"
+    assert bad.text == ""
+    assert good.k == 4
+    assert good.layers == 8
+    assert good.alpha == 0.5
+    assert good.preset == ""
+    assert good.output_tokens == 8
     assert good.sira_version == sira_cli.__version__
 
 
@@ -96,7 +105,8 @@ def test_the_key_depends_on_all_that_decides_the_text(llava, llava_folder, photo
     for name, value, held in (("prefix", "x", {"text_settings": {"prefix": "x"}}), ("top_k", 5, {"top_k": 5})):
         other = under(llava, **{name: value}).caption(photo)
         more = {name: value for name, value in other.to_record().items() if name not in plain.to_record()}
-        assert (more, other.key != key) == (held, True)
+        assert more == held
+        assert other.key != key
     shutil.copy(photos["coffee"], photo)
     assert llava.caption(photo).key != key
 
@@ -132,7 +142,9 @@ def test_a_choice_is_the_contrast_s_where_the_full_stream_has_another(demo):
     lvlm, image = under(demo, alpha=3.0), render(held_out(7_700_005))[0]
     [answer] = lvlm.choose(lvlm.prepare([image], ["Is there a horse in the image?"]), ["Yes", "No"])
     likeliest = {view: max(answer.choices, key=lambda each: each["logprob"][view])["choice"] for view in VIEWS}
-    assert (likeliest["full"], likeliest["contrast"], answer.text) == ("No", "Yes", "Yes")
+    assert likeliest["full"] == "No"
+    assert likeliest["contrast"] == "Yes"
+    assert answer.text == "Yes"
 
 
 def test_a_placeholder_in_the_prompt_is_refused(llava, qwen, photos):
@@ -195,7 +207,9 @@ def test_a_method_is_given_by_its_name_or_refused_in_a_sentence(demo, photos):
     demo = under(demo, max_new_tokens=8)
     for task, *ask in (("caption", photos["chelsea"]), ("ask", photos["chelsea"], "Is there a cat?")):
         found, expected = getattr(demo, task)(*ask, method="vcd"), getattr(demo.under("vcd"), task)(*ask)
-        assert (found.method, found.key, found.text) == ("vcd", expected.key, expected.text)
+        assert found.method == "vcd"
+        assert found.key == expected.key
+        assert found.text == expected.text
     for wrong in (42, None, METHODS["vcd"].__class__, "vdc"):
         for refused in (lambda wrong=wrong: demo.under(wrong), attach(demo.model, method=wrong).__enter__):
             with pytest.raises(SettingsError, match="available: sira, greedy"):
@@ -223,7 +237,8 @@ def test_a_picture_may_be_bytes_a_stream_an_image_or_an_array(lvlm):
 def test_load_shows_no_progress_bar_and_leaves_those_of_others(capsys, llava_folder):
     logging.enable_progress_bar()
     load(llava_folder)
-    assert (capsys.readouterr().err, logging.is_progress_bar_enabled()) == ("", True)
+    assert capsys.readouterr().err == ""
+    assert logging.is_progress_bar_enabled() is True
 
 
 @pytest.fixture(scope="module")

@@ -126,7 +126,7 @@ def test_cut_offs_are_those_of_transformers(cut, left):
 
 
 @pytest.mark.parametrize(("number", "picked"), [(0.0, 1), (1.0, 3)])
-def test_a_token_that_is_ruled_out_is_never_picked_not_even_by_the_outermost_numbers(monkeypatch, number, picked):
+def test_a_token_that_is_ruled_out_is_never_picked(monkeypatch, number, picked):
     """A uniform number of exactly 1 is made up: it stands for a product that is rounded up to the whole sum."""
     monkeypatch.setattr(torch, "rand", lambda *size, **_: torch.full(size[0], number, dtype=torch.float64))
     left = RowSampler([0])(None, torch.tensor([[-torch.inf, 0.0, 1.0, 0.5, -torch.inf]]))
@@ -156,7 +156,7 @@ def test_sampled_beams_follow_the_seed_and_nothing_else(demo):
     assert texts[1, 3] == texts[2, 3] != texts[1, 6]
 
 
-def test_a_sampled_text_that_goes_on_from_its_middle_draws_what_it_would_have_drawn(demo):
+def test_a_sampled_text_continued_from_its_middle_draws_the_same(demo):
     lvlm, trail = under(demo, temperature=2.0, max_new_tokens=12), Trail([0])
     inputs = lvlm.to_device(lvlm.prepare([as_picture(EXAMPLES[0]).open().image], ["Describe this image."]))
     [text] = lvlm.generate(inputs, seeds=[4], trail=trail).tolist()

@@ -101,8 +101,12 @@ def test_reasoning_is_apart_from_the_text(loaded, image, photos, monkeypatch, tm
     tokens = plan(lvlm, f"{before}{THOUGHT}{behind}{TEXT}")
     script(monkeypatch, lambda length: tokens)
     result = lvlm.caption(photos["chelsea"], on_text=pieces.append)
-    assert (result.text, result.reasoning, result.finish_reason) == (TEXT, THOUGHT, "stop")
-    assert ("".join(pieces), len(pieces) > 3, result.output_tokens) == (TEXT, True, len(tokens))
+    assert result.text == TEXT
+    assert result.reasoning == THOUGHT
+    assert result.finish_reason == "stop"
+    assert "".join(pieces) == TEXT
+    assert len(pieces) > 3
+    assert result.output_tokens == len(tokens)
     assert result.to_record().get("think") == (True if think else None)
     (answer,) = lvlm.answer(lvlm.prepare([image], [QUESTION]), words=True)
     for word, expected in zip(answer.words, TEXT.split(), strict=True):
@@ -126,10 +130,13 @@ def test_a_thought_that_is_cut_off_is_an_error_of_that_picture(loaded, image, ph
     script(monkeypatch, lambda prompt: whole if prompt == length else inner * 20)
     list(run_pictures(lvlm, [photos["chelsea"], small], output=output, batch_size=2))
     good, bad = map(json.loads, output.read_text().splitlines())
-    assert (good["text"], good["reasoning"], good["error"]) == (TEXT, THOUGHT, "")
+    assert good["text"] == TEXT
+    assert good["reasoning"] == THOUGHT
+    assert good["error"] == ""
     error = f"{small}: ended inside its reasoning after 60 tokens; raise max_new_tokens"
     assert [bad[name] for name in ("status", "text", "error", "finish_reason")] == ["error", "", error, "length"]
-    assert (bad["reasoning"].startswith(THOUGHT), bad.keys()) == (True, good.keys())
+    assert bad["reasoning"].startswith(THOUGHT)
+    assert bad.keys() == good.keys()
     short = under(lvlm, think=True, max_new_tokens=len(whole) - len(plan(lvlm, TEXT)))  # none are left for the text
     with pytest.raises(UnfinishedReasoningError, match=r"raise max_new_tokens or switch thinking off$"):
         short.caption(photos["chelsea"])
@@ -147,7 +154,7 @@ def test_a_trace_whose_thought_is_cut_off_is_a_failure(loaded, photos):
     assert output.counts.error == 1
 
 
-def test_who_cannot_be_asked_to_think_is_refused_before_its_weights_are_read(checkpoint_of, photos, monkeypatch, sira):
+def test_a_model_that_cannot_think_is_refused_before_loading(checkpoint_of, photos, monkeypatch, sira):
     monkeypatch.setattr("sira_cli.models.load.load_model", lambda *args, **more: pytest.fail("were read"))
     code, out, err = sira("caption", photos["chelsea"], "-m", checkpoint_of("Qwen3-VL"), "--think")
     assert (code, out) == (2, "")
@@ -249,7 +256,9 @@ def test_texts_and_thoughts_are_told_apart(vocabularies, model, template, tail, 
     parser = ReasoningParser(vocabulary, template, tail)
     tokens = vocabulary.encode(written.replace("<END>", ENDS[model]))
     whole = parser.parse(tokens)
-    assert (whole.text, whole.reasoning, whole.inside) == (text, reasoning, inside)
+    assert whole.text == text
+    assert whole.reasoning == reasoning
+    assert whole.inside == inside
     assert (whole.reasoning_tokens > 0) >= (reasoning != "")
     assert whole.reasoning_tokens <= len(tokens) - len(vocabulary.encode(text.replace(" ", "")[:1]))
 

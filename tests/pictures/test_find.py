@@ -194,7 +194,8 @@ def test_a_file(folder):
     seen = [picture.name_in(each) for each in (None, folder / "sub", folder / "other")]
     assert seen == ["./sub/cat.png", "cat.png", "../sub/cat.png"]
     assert picture.text_file(".txt") == picture.mirrored(".txt") == Path("sub/cat.txt")
-    assert (content(picture), picture.is_here()) == (place.read_bytes(), True)
+    assert content(picture) == place.read_bytes()
+    assert picture.is_here() is True
     (folder / "link.png").symlink_to("none.png")
     for name, here in (("none.png", False), ("link.png", None)):  # what it leads to may be there again tomorrow
         assert as_picture(name).is_here() is here
@@ -208,7 +209,9 @@ def test_an_object_in_a_store_shows_no_key(folder, monkeypatch):
     fsspec.filesystem("memory").pipe("/key:secret@bucket/sub/cat.png", PICTURES[0])
     picture, shown = as_picture("memory://key:secret@bucket/sub/cat.png"), "memory://bucket/sub/cat.png"
     assert (content(picture), picture.is_here()) == (PICTURES[0], None)
-    assert (picture.address, picture.label, picture.name_in(folder)) == (shown, shown, shown)
+    assert picture.address == shown
+    assert picture.label == shown
+    assert picture.name_in(folder) == shown
     with pytest.raises(PictureError, match=r"^memory://bucket/sub/dog\.png: no such file"):
         as_picture("memory://key:secret@bucket/sub/dog.png").read()
     assert public("s3://me:secret@bucket/a.png?endpoint_override=x") == "s3://bucket/a.png"
@@ -219,7 +222,9 @@ def test_stdin_and_what_a_program_holds_in_memory(folder, monkeypatch):
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(PICTURES[0]), encoding="utf-8"))
     (stdin,), image = find_pictures(["-"]), Image.open("0.png").convert("RGB")
     monkeypatch.setattr(sys, "stdin", None)  # from now on nobody needs it
-    assert (stdin.address, stdin.name_in(Path()), stdin.label) == ("", "-", "stdin")
+    assert stdin.address == ""
+    assert stdin.name_in(Path()) == "-"
+    assert stdin.label == "stdin"
     stream = as_picture(io.BytesIO(PICTURES[0]))
     for picture, data in ((stdin, PICTURES[0]), (stream, PICTURES[0]), (as_picture(image), image.tobytes())):
         for _ in range(2):
@@ -269,7 +274,8 @@ def test_a_picture_as_base64_is_no_name(sira, tmp_path, monkeypatch):
     (tmp_path / "q.jsonl").write_text("\n".join(map(json.dumps, rows)))
     for command in (("check", "q.jsonl"), ("ask", "--questions", "q.jsonl"), ("caption", "--files-from", "q.jsonl")):
         code, _, err = sira(*command, "-p", "demo")
-        assert (code, "q.jsonl: line 1: image holds a picture as base64, expected its name" in err) == (2, True)
+        assert code == 2
+        assert "q.jsonl: line 1: image holds a picture as base64, expected its name" in err
         assert len(err) < 300
     assert [content(picture) for picture in find_pictures(["q.jsonl"])] == PICTURES
 
@@ -291,9 +297,11 @@ def test_a_group_is_its_pictures(folder):
     assert sha256 == opened.sha256 == files.opened(data).sha256 == hashlib.sha256(each.encode()).hexdigest()
     assert opened.images == tuple(as_picture(name).open().image for name in ("0.png", "1.png"))
     assert files.name_in(folder.parent) == f"{folder.name}/0.png | {folder.name}/1.png"
-    assert (files.images("x/0.png | x/1.png"), files.is_here()) == (["x/0.png", "x/1.png"], True)
+    assert files.images("x/0.png | x/1.png") == ["x/0.png", "x/1.png"]
+    assert files.is_here() is True
     turned = as_picture(["1.png", "0.png"])
-    assert (turned.identity != files.identity, turned.read()[1] != sha256) == (True, True)
+    assert turned.identity != files.identity
+    assert turned.read()[1] != sha256
 
 
 def test_the_name_of_a_group_leads_to_its_pictures(folder):

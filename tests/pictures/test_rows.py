@@ -155,7 +155,9 @@ def test_a_bad_row_is_an_error_of_its_own(folder, name, command):
 def test_a_row_without_its_text_is_an_error_of_its_picture(folder):
     Path("t.jsonl").write_text(f'{GOOD[0]}\n{{"image": "b.png", "text": 7}}\n{{"text": "C."}}\n', encoding="utf-8")
     first, second, third = find_captions("t.jsonl").pictures
-    assert (first.fault, second.name_in(folder), third.name_in(folder)) == ("", "b.png", "t.jsonl/3")
+    assert first.fault == ""
+    assert second.name_in(folder) == "b.png"
+    assert third.name_in(folder) == "t.jsonl/3"
     assert second.fault == "t.jsonl: line 2: text is not text: 7"
     assert third.fault.startswith("t.jsonl: line 3: expected image, found text")
 
@@ -266,9 +268,12 @@ def test_without_the_extra_zstandard_is_named(folder, monkeypatch):
 def test_what_holds_pictures_is_named_before_a_model_is_loaded(folder, sira, name, kind):
     Path(name).write_bytes(b"PK")
     code, _, err = sira("caption", name, "-m", "no/such-model")
-    assert (code, err.startswith(f"sira: {name}: {kind}"), "PNG" in err) == (2, True, False)
+    assert code == 2
+    assert err.startswith(f"sira: {name}: {kind}")
+    assert "PNG" not in err
     bad, good = find_pictures([name, "a.png"])  # next to a picture it is an error of its own
-    assert (bad.fault.startswith(f"{name}: {kind}"), good.fault) == (True, "")
+    assert bad.fault.startswith(f"{name}: {kind}")
+    assert good.fault == ""
     Path("sub").mkdir()
     Path(name).rename(f"sub/{name}")
     Path("a.png").rename("sub/a.png")

@@ -113,7 +113,9 @@ def test_scans_are_counted_as_libjpeg_reads_them():
     """Marks in metadata, stuffed bytes and fill bytes are none; what follows the end is not read."""
     content = encoded(PHOTO, "JPEG", progressive=True, exif=turned(), comment=b"\xff\xda\xff\xd9")
     scans = scans_of(content + content)
-    assert (scans.count, scans.ended, scans.complete) == (10, True, True)
+    assert scans.count == 10
+    assert scans.ended is True
+    assert scans.complete is True
     filled = encoded(PHOTO, "JPEG", progressive=True).replace(b"\xff\xda", b"\xff\xff\xff\xda")
     assert scans_of(filled).count == 10
     assert scans_of(encoded(PHOTO, "JPEG")).count == 1

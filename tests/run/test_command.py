@@ -46,12 +46,15 @@ def test_a_finished_file_is_the_metadata_of_an_image_folder(sira, folder, tmp_pa
     (folder / "002-bad.png").write_bytes(EXAMPLES[0].read_bytes()[:5000])
     for _ in range(2):
         code, _, err = sira("caption", folder, "-r", *FAST, "-o", folder / "metadata.jsonl")
-        assert (code, "001-bad.png: is not a picture" in err) == (3, True)
+        assert code == 3
+        assert "001-bad.png: is not a picture" in err
     monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path / "cache")
     cache = str(tmp_path / "cache")
     loaded = datasets.load_dataset("imagefolder", data_dir=str(folder), split="train", cache_dir=cache)
     texts = sorted(record["text"] for record in read(folder / "metadata.jsonl"))
-    assert (len(texts), sorted(loaded["text"]), {image.size for image in loaded["image"]}) == (6, texts, {(384, 384)})
+    assert len(texts) == 6
+    assert sorted(loaded["text"]) == texts
+    assert {image.size for image in loaded["image"]} == {(384, 384)}
 
 
 def test_nothing_is_done_twice_and_text_files_are_made_of_records(sira, folder, tmp_path, monkeypatch):
@@ -68,11 +71,14 @@ def test_nothing_is_done_twice_and_text_files_are_made_of_records(sira, folder, 
     done = "6 of 7 pictures were done before, 1 failed"
     for more, message in (([], done), (into, done), (["--retry-errors"], "0 of 7 pictures")):
         code, _, err = sira(*command, *more)
-        assert (code, message in err, without_time(output)) == (3, True, before)
+        assert code == 3
+        assert message in err
+        assert without_time(output) == before
     texts = {f"pictures/{path.relative_to(tree)}": path.read_text() for path in tree.rglob("*.*")}
     good = [record for record in read(output) if record["status"] == "ok"]
     assert texts == {record["file_name"].replace("png", "caption"): f"{record['text']}\n" for record in good}
-    assert ("pictures/sub/000.caption" in texts, list(folder.rglob("*.caption"))) == (True, [])
+    assert "pictures/sub/000.caption" in texts
+    assert list(folder.rglob("*.caption")) == []
 
 
 def test_nothing_left_to_do_needs_no_weights(sira, folder, llava_folder, tmp_path):
@@ -89,7 +95,8 @@ def test_nothing_left_to_do_needs_no_weights(sira, folder, llava_folder, tmp_pat
     assert [report_of(folder).get(name) for name in FACTS] == [facts.get(name) for name in FACTS]
     shutil.copy(EXAMPLES[3], folder / "001.png")  # another picture under an old name
     code, _, err = sira(*command)
-    assert (code, "no safetensors weights" in err) == (1, True)
+    assert code == 1
+    assert "no safetensors weights" in err
 
 
 def test_text_files_that_are_all_there_need_no_model(sira, folder):
@@ -98,7 +105,8 @@ def test_text_files_that_are_all_there_need_no_model(sira, folder):
     command = ("caption", folder, "-m", "no/model-of-this-name", "--offline", "--sidecar")
     assert sira(*command) == (0, "", "sira: 7 of 7 pictures have a text file already (--overwrite replaces it)\n")
     (folder / "003.txt").write_text("")
-    assert (sira(*command)[0], "offline mode is on" in sira(*command)[2]) == (1, True)
+    assert sira(*command)[0] == 1
+    assert "offline mode is on" in sira(*command)[2]
 
 
 def test_one_json_record_per_picture_whether_new_or_done_before(sira, folder):
@@ -141,7 +149,9 @@ def test_another_configuration_is_refused_before_the_model_is_loaded(sira, tmp_p
     with monkeypatch.context() as patch:
         patch.setattr("sira_cli.run.lvlm.load", None)
         code, _, err = sira(*command, *options)
-    assert (code, output.read_bytes(), "--overwrite" in err) == (2, before, True)
+    assert code == 2
+    assert output.read_bytes() == before
+    assert "--overwrite" in err
     assert f"{output}: holds records of another configuration: {difference}" in err
     (folder / "captions.run.json").unlink()  # then the records themselves are asked
     assert sira(*command, *options)[0] == 2
@@ -171,7 +181,8 @@ def test_sidecars(sira, folder):
     for more, message in (both, both, (["--json"], said), (["--overwrite"], "")):
         code, out, err = sira(*command, *more)
         texts = {path.stem: path.read_text() for path in folder.glob("*.txt")}
-        assert (code, message in err) == (3, True)
+        assert code == 3
+        assert message in err
         assert texts == expected | ({} if "--overwrite" in more else {"001": "mine\n"})
         good = [record for record in map(json.loads, out.splitlines()) if record["status"] == "ok"]
         assert {each["file_name"][-7:-4]: f"{each['text']}\n" for each in good} == (texts if "--json" in more else {})
@@ -181,7 +192,8 @@ def test_sidecars(sira, folder):
 def test_a_pair_of_one_name_has_two_text_files(sira, folder):
     Image.new("RGB", (99, 99)).save(folder / "001.jpg")
     code, _, err = sira("caption", folder, *FAST, "--sidecar")
-    assert (code, "1 text file is named like 001.png.txt, next to another picture's" in err) == (3, True)
+    assert code == 3
+    assert "1 text file is named like 001.png.txt, next to another picture's" in err
     lvlm = load("demo", max_new_tokens=6)
     for text, picture in (("001.txt", "001.jpg"), ("001.png.txt", "001.png"), ("002.txt", "002.png")):
         expected = lvlm.caption(folder / picture).text
@@ -189,7 +201,8 @@ def test_a_pair_of_one_name_has_two_text_files(sira, folder):
         assert find_captions(folder / picture).pictures[0].caption == expected
     make_folder(folder / "x", 1)
     code, _, err = sira("caption", folder, folder / "x", *FAST, "--output-dir", folder)
-    assert (code, f"would both be described in {folder}/000.txt" in err) == (2, True)
+    assert code == 2
+    assert f"would both be described in {folder}/000.txt" in err
 
 
 @pytest.mark.parametrize("lines", ["one", "keep"])
@@ -232,7 +245,8 @@ def test_a_thin_picture_is_its_own_error(sira, tmp_path):
     output = tmp_path / "out.jsonl"
     code, _, err = sira("caption", "-b", 2, EXAMPLES[0], tmp_path / "b.png", *FAST, "-o", output)
     thin = "b.png: the image processor refused it: its 1 x 5,000 pixels would become 96 x 480,000, and"
-    assert (code, thin in err) == (3, True), err
+    assert code == 3, err
+    assert thin in err, err
     assert [record["status"] for record in read(output)] == ["ok", "error"]
 
 
@@ -245,7 +259,9 @@ def test_a_write_protected_file_is_refused_before_the_model_is_loaded(sira, fold
         shown.symlink_to(real.name)
     monkeypatch.setattr("sira_cli.run.lvlm.load", None)
     code, _, err = sira("caption", folder, *FAST, "--sidecar", "--overwrite", "-o", folder / "captions.jsonl")
-    assert (code, err.count("\n"), real.read_text()) == (2, 1, "")
+    assert code == 2
+    assert err.count("\n") == 1
+    assert real.read_text() == ""
     assert f"{shown}: is write-protected: allow writing (chmod u+w)" in err
 
 
@@ -269,7 +285,7 @@ def test_a_read_only_folder_is_refused_at_once(files, way):
             os.seteuid(0)
 
 
-def test_a_text_file_whose_name_would_be_too_long_is_refused_before_the_run(tmp_path):
+def test_a_text_file_with_too_long_a_name_is_refused_before_the_run(tmp_path):
     picture = located("http://example.org/", f"{'x' * 251}.png")
     Sidecars([picture], output_dir=tmp_path, extension=".ttt")
     with pytest.raises(SettingsError, match="the name of its text file would be too long"):
@@ -304,7 +320,8 @@ def test_an_interrupted_run_keeps_what_is_done_and_says_how_to_go_on(tmp_path, h
         wait_for_records(folder, 3)
         run.send_signal(number)
         _, err = run.communicate(timeout=300)
-    assert (run.returncode, b"Traceback" in err) == (130, False)
+    assert run.returncode == 130
+    assert b"Traceback" not in err
     assert b"interrupted; finished work is kept: run the same command again to resume" in err
     assert report_of(folder)["state"] == "interrupted"
     assert 3 <= len(read(folder / "captions.jsonl")) < 25
@@ -385,14 +402,15 @@ def worker_of(run) -> psutil.Process:
 
 
 @pytest.mark.slow
-def test_stopped_and_with_a_worker_killed_the_records_are_those_of_one_process(alone, tmp_path, home):
+def test_a_killed_worker_changes_no_record(alone, tmp_path, home):
     make_folder(tmp_path / "pictures", 24)
     records, two = tmp_path / "captions.jsonl", ("pictures", "-o", "captions.jsonl", "--engine", "ray:2", "-b", 2)
     with start(tmp_path, home, *two) as run:
         wait_for_records(tmp_path, 1)
         run.terminate()
         _, err = run.communicate(timeout=120)
-    assert (run.returncode, b"run the same command again to resume" in err) == (130, True), err
+    assert run.returncode == 130, err
+    assert b"run the same command again to resume" in err, err
     before = records.read_bytes()
     assert 0 < before.count(b"\n") < 25
     for command in (two, ("pictures", "-o", "one.jsonl")):
@@ -411,4 +429,5 @@ def test_stopped_and_with_a_worker_killed_the_records_are_those_of_one_process(a
 def test_a_cluster_without_gpus_is_refused(sira, alone, tmp_path):
     command = ("caption", EXAMPLES[0], "--engine", "ray", "-o", tmp_path / "x.jsonl", "--device", "cuda", "-p", "demo")
     code, _, err = sira(*command)
-    assert (code, "1 Ray workers: the cluster has 0 GPUs" in err) == (2, True), err
+    assert code == 2, err
+    assert "1 Ray workers: the cluster has 0 GPUs" in err, err

@@ -46,7 +46,9 @@ def test_answers_are_those_of_a_chat(friend, address, name):
     (choice,), usage = expected["choices"], expected["usage"]
     assert generated.response == chat.message.content == choice["message"]["content"] != ""
     for answer in (generated, chat):
-        assert (answer.model, answer.done, answer.done_reason) == (name, True, choice["finish_reason"])
+        assert answer.model == name
+        assert answer.done is True
+        assert answer.done_reason == choice["finish_reason"]
         counts = answer.prompt_eval_count, answer.eval_count
         assert counts == (usage["prompt_tokens"], usage["completion_tokens"])
 
@@ -80,7 +82,8 @@ def test_without_a_word_about_it_an_answer_is_a_stream(address, path, sira):
     expected, (*parts, last) = whole.json(), map(json.loads, answer.text.splitlines())
     key = "response" if path == "generate" else "message"
     for part in parts:
-        assert (part.keys(), part["done"]) == ({"model", "created_at", key, "done"}, False)
+        assert part.keys() == {"model", "created_at", key, "done"}
+        assert part["done"] is False
     texts = [part[key] if path == "generate" else part[key]["content"] for part in [*parts, last]]
     assert ((len(texts) > 4), texts[-1]) == (sira is None, "")
     joined = "".join(texts)
@@ -123,7 +126,9 @@ def test_what_the_server_has_not(address, friend):
             call(name)
         assert refused.value.status_code == 404
     wrong = httpx.get(f"{address}/api/chat")
-    assert (wrong.status_code, wrong.headers["allow"], "Method Not" in error_of(wrong)) == (405, "POST", True)
+    assert wrong.status_code == 405
+    assert wrong.headers["allow"] == "POST"
+    assert "Method Not" in error_of(wrong)
 
 
 @pytest.mark.parametrize(

@@ -87,7 +87,8 @@ def test_a_body_that_does_not_arrive_in_time_is_refused(lvlm, monkeypatch):
                 break
             except TimeoutError:
                 connection.sendall(bytes([byte]))
-        assert (status, b"the body did not arrive within 0.5 seconds" in data) == (408, True)
+        assert status == 408
+        assert b"the body did not arrive within 0.5 seconds" in data
         connection.settimeout(60)
         assert connection.recv(1) == b""
 

@@ -47,13 +47,15 @@ def test_null_is_a_key_that_is_left_out(address):
     for nulls in (dict.fromkeys(OPTIONAL), {"sira": options}):
         assert posted(address, **nulls, max_tokens=4) == plain
     usage = post(address, stream=True, stream_options={"include_usage": None}, max_tokens=4)
-    assert (usage.status_code, "usage" in usage.text) == (200, False)
+    assert usage.status_code == 200
+    assert "usage" not in usage.text
 
 
 def test_numbers_beyond_the_presets_ranges(lvlm):
     """Seeds of any sign, and clients without a limit, who get the server's."""
     seeds = [ChatRequest(messages=said(), seed=seed).seed for seed in (-1, -2, 0, 5)]
-    assert (len({*seeds}), all(0 <= seed < 2**63 for seed in seeds)) == (4, True)
+    assert len({*seeds}) == 4
+    assert all(0 <= seed < 2**63 for seed in seeds)
     chats = [ChatRequest.read({"messages": said(), "max_tokens": -1})]
     turn = {"role": "user", "content": "a", "images": ["aa"]}
     for given in (-2, 7):
@@ -100,7 +102,7 @@ def test_every_key_that_would_change_a_text_is_known():
     assert sorted(REFUSED) == sorted(TEXT_CHANGING.split())
 
 
-def test_keys_that_would_change_a_text_are_refused_and_their_neutral_values_are_not():
+def test_keys_that_would_change_a_text_are_refused():
     for name, neutral in REFUSED.items():
         with pytest.raises(RequestError, match=name):
             ChatRequest(messages=said(), **{name: ["x"]})
@@ -156,7 +158,8 @@ def test_keys_that_would_change_a_text_are_refused_and_their_neutral_values_are_
 def test_what_cannot_be_answered_as_asked_is_refused(address, change, status, param, words):
     for stream in (False, True):  # before a stream begins
         error = refusal(post(address, **change, stream=stream), status)
-        assert (error["param"], words in error["message"]) == (param, True), error
+        assert error["param"] == param, error
+        assert words in error["message"], error
 
 
 def test_bodies_paths_and_names_that_are_not_here(address, client, lvlm):
@@ -169,7 +172,8 @@ def test_bodies_paths_and_names_that_are_not_here(address, client, lvlm):
     assert (refusal(answer, 405)["code"], answer.headers["allow"]) == ("method_not_allowed", "POST")
     for path in ("x" * 50_000, "v1/models/" + "x" * 50_000):
         answer = httpx.get(f"{address}/{path}")
-        assert ("xxx ... xxx" in refusal(answer, 404)["message"], len(answer.text) < 400) == (True, True)
+        assert "xxx ... xxx" in refusal(answer, 404)["message"]
+        assert len(answer.text) < 400
     assert len(post(address, sira={"x" * 50_000: 1}).text) < 1200
     assert [model.id for model in client.models.list()] == [lvlm.preset.name]
     for name in (lvlm.preset.name, lvlm.preset.model):
@@ -184,9 +188,11 @@ def test_ollama_s_clients_need_no_content_type_and_other_sites_pages_do(address)
     assert httpx.post(f"{address}/api/generate", content=body, timeout=60).status_code == 200
     for kind in ("text/plain; application/json", "application/jsonl", "application/x-www-form-urlencoded", ""):
         answer = httpx.post(f"{address}/api/generate", content=body, headers={"Content-Type": kind})
-        assert (answer.status_code, "send the header Content-Type: application/json" in answer.text) == (415, True)
+        assert answer.status_code == 415
+        assert "send the header Content-Type: application/json" in answer.text
     for header in ({"Origin": "http://evil.example"}, {"Sec-Fetch-Site": "cross-site"}):
         answer = httpx.post(f"{address}/api/generate", content=body, headers=header)
-        assert (answer.status_code, "access-control-allow-origin" in answer.headers) == (415, False)
+        assert answer.status_code == 415
+        assert "access-control-allow-origin" not in answer.headers
     assert httpx.post(f"{address}/v1/chat/completions", content=body).status_code == 415
     assert httpx.head(address).status_code == 200

@@ -141,7 +141,7 @@ def test_answers_and_their_tokens_are_counted_once(lvlm):
 # --- limits
 
 
-def test_urls_are_fetched_where_that_is_allowed_and_only_from_public_addresses(lvlm, monkeypatch):
+def test_urls_are_fetched_only_from_public_addresses(lvlm, monkeypatch):
     with running(lvlm, limits=Limits(mb=0.004), allow_urls=True) as address:
         named = f"{address}/metrics".replace("127.0.0.1", "localhost")
         private = refusal(post(address, messages=said(picture=named)))["message"]
@@ -168,7 +168,8 @@ def test_limits_of_bodies_and_pictures(lvlm):
             (said(picture=Image.new("1", (14_000,) * 2)), "the picture: has more than"),  # few bytes, many samples
         ):
             error = refusal(post(address, messages=messages), 413)
-            assert (error["code"], message in error["message"]) == ("too_large", True)
+            assert error["code"] == "too_large"
+            assert message in error["message"]
 
 
 def test_what_is_as_large_as_a_limit_allows_is_answered(lvlm):
@@ -230,7 +231,8 @@ def test_a_fault_of_the_server_is_told_to_its_log_and_not_to_clients(lvlm, monke
     monkeypatch.setattr(Lvlm, "answer", Mock(side_effect=RuntimeError("the secret of /home")))
     with running(lvlm) as address:
         answer = post(address)
-        assert (refusal(answer, 500)["code"], "secret" in answer.text) == ("internal_error", False)
+        assert refusal(answer, 500)["code"] == "internal_error"
+        assert "secret" not in answer.text
         assert "the secret of /home" in caplog.text
         assert counted(address, 'sira_requests_total{status="500"}') == 1
 
@@ -251,7 +253,8 @@ def test_prompts_that_are_too_long(lvlm, address):
             (address, {"messages": [*said(), {"role": "assistant", "content": "?" * 10**6}, *said()]}, "without its"),
         ):
             error = refusal(post(server, **change), 413)
-            assert (error["code"], message in error["message"]) == ("context_length_exceeded", True)
+            assert error["code"] == "context_length_exceeded"
+            assert message in error["message"]
 
 
 def test_a_key_is_demanded_where_one_is_set(lvlm):
@@ -306,7 +309,8 @@ def test_without_a_key_requests_under_foreign_names_are_refused(address):
         answer = httpx.get(f"{address}/{path}", headers={"Host": "evil.example:8000"})
         error = answer.json()["error"]
         message = error if path == "api/tags" else error["message"]
-        assert (answer.status_code, "start it with --api-key" in message) == (400, True)
+        assert answer.status_code == 400
+        assert "start it with --api-key" in message
         assert "not to Host 'evil.example:8000'" in message
         assert f"{OWN}," not in message
 

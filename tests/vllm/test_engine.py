@@ -108,7 +108,9 @@ def test_the_engine_in_process_goes_on_with_a_run_of_vllm(folder, tmp_path):
         records = [json.loads(line) for line in out.read_text(encoding="utf-8").splitlines()]
         found.append({record["file_name"]: record | {"duration_ms": 0} for record in records})
     begun, whole, alone = found
-    assert (len(begun), len(whole), whole) == (9, 14, alone)
+    assert len(begun) == 9
+    assert len(whole) == 14
+    assert whole == alone
 
 
 @pytest.mark.parametrize("settings", [{"beta": 0.2}, {"k": 2}])

@@ -98,7 +98,9 @@ def test_a_graph_has_one_row_of_each_request_and_empty_padding(requests):
         _, done, slots = arrays(batch)
         step = plan_graph(done, slots, requests, 6)
         expected = counted(batch)
-        assert (step.live, step.rows.tolist(), step.request.tolist()) == (6, [*range(6)], [*range(6)])
+        assert step.live == 6
+        assert step.rows.tolist() == [*range(6)]
+        assert step.request.tolist() == [*range(6)]
         kept = {number: [(number, int(step.place[number]))] for number in range(6) if step.place[number] >= 0}
         assert kept == expected
         assert np.diff(step.starts).tolist() == [1] * len(batch) + [0] * (6 - len(batch))
