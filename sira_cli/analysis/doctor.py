@@ -144,7 +144,7 @@ def examine() -> Examination:
     )
 
 
-def preset_fits(memory: Memory) -> tuple[PresetFit, ...]:
+def preset_fits(memory: DeviceMemory) -> tuple[PresetFit, ...]:
     """Return whether each shipped preset fits into a memory, the smallest first, without those of unknown size."""
     fits = []
     for preset in presets.shipped():
