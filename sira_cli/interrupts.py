@@ -50,7 +50,7 @@ def quit_on_interrupts() -> None:
 
 
 def in_time(work: Callable[[], T], seconds: float, look: Callable[[], None]) -> T:
-    """Run a function in a thread, which is left behind where its result is no longer wanted.
+    """Run a function in a thread, which goes on alone where its result is no longer wanted.
 
     Args:
         work: the function.

@@ -279,7 +279,7 @@ def _spot_in_view(rng: Rng, kind: Kind, horizon: float) -> tuple[float, float]:
 
 
 def _misfit(box: Box, things: list[SceneObject], is_hidden: bool) -> float:
-    """Return how badly a box suits an object among others: behind them, or else in front of them."""
+    """Return how badly a box suits an object among others, which hide it, or which it hides."""
     covered = max((_share(box, thing.box) for thing in things), default=0.0)  # if it goes behind
     if is_hidden:
         return abs(covered - 0.6)

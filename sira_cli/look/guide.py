@@ -191,7 +191,7 @@ class Guide:
         self._end_held: int | None = None  # the first place at which the model would have ended the text
 
     def next(self, tokens: Sequence[int]) -> Choice | None:
-        """Return what may come next after the tokens of a text; None inside a thought."""
+        """Return the choice of the next token after those of a text; None inside a thought."""
         rules = self.rules
         if self._is_thinking(tokens):
             return None
