@@ -34,8 +34,8 @@ def parameters(forward: Callable[..., Any]) -> tuple[str, ...]:
 @functools.cache
 def cache_name(function: Callable[..., Any]) -> str | None:
     """Return the parameter that takes a `Cache`, by its annotation; None without one."""
-    found = inspect.signature(function).parameters.values()
-    return next((each.name for each in found if "Cache" in str(each.annotation)), None)
+    declared = inspect.signature(function).parameters.values()
+    return next((parameter.name for parameter in declared if "Cache" in str(parameter.annotation)), None)
 
 
 _name = cache_name(GenerationMixin.prepare_inputs_for_generation)
@@ -45,16 +45,16 @@ CACHE = _name  # by which models and `generate` take the cache: `past_key_values
 
 def cache_of(args: Args, kwargs: Mapping[str, Any]) -> Any:
     """Return the cache that a module was called with; None without one."""
-    found = None
-    for each in (*args, *kwargs.values()):
-        if not isinstance(each, Cache) or each is found:
+    cache = None
+    for argument in (*args, *kwargs.values()):
+        if not isinstance(argument, Cache) or argument is cache:
             continue
-        if found is not None:
+        if cache is not None:
             raise UnsupportedModelError(
                 "a layer was called with several caches: the fork does not know which one it fills"
             )
-        found = each
-    return found
+        cache = argument
+    return cache
 
 
 def with_cache(kwargs: Mapping[str, Any], cache: Any) -> Kwargs:
@@ -75,8 +75,8 @@ def with_layer(kwargs: Mapping[str, Any], index: int, layer: Any) -> Kwargs:
 
 def hidden_of(module: nn.Module, args: Args, kwargs: Mapping[str, Any]) -> Any:
     """Return the hidden states that a module was called with, `[..., q, d]`; None if it was called in another way."""
-    found = args[0] if args else kwargs.get(parameters(type(module).forward)[1])
-    return found if isinstance(found, Tensor) and found.ndim > 2 and found.is_floating_point() else None
+    hidden = args[0] if args else kwargs.get(parameters(type(module).forward)[1])
+    return hidden if isinstance(hidden, Tensor) and hidden.ndim > 2 and hidden.is_floating_point() else None
 
 
 def with_hidden(module: nn.Module, args: Args, kwargs: Mapping[str, Any], hidden: Tensor) -> tuple[Args, Kwargs]:
@@ -88,8 +88,8 @@ def with_hidden(module: nn.Module, args: Args, kwargs: Mapping[str, Any], hidden
 
 def mask_name(module: nn.Module, kwargs: Mapping[str, Any]) -> str:
     """Return the name by which a module was called with its mask, also if the mask is None."""
-    found = [name for name in kwargs if "mask" in name]
-    if len(found) != 1:
-        had = f"several: {', '.join(found)}" if found else "none"
+    names = [name for name in kwargs if "mask" in name]
+    if len(names) != 1:
+        had = f"several: {', '.join(names)}" if names else "none"
         raise UnsupportedModelError(f"{type(module).__name__} was not called with one attention mask, but with {had}")
-    return found[0]
+    return names[0]

@@ -48,9 +48,10 @@ def two_streams(modules: Mapping[int, Any], split: Callable[[int, Tensor | None]
     """Let attention modules attend once per stream, until the returned handle is removed."""
     places = {module: index for index, module in modules.items()}
 
-    def attending(module: Any, own: Any) -> Any:
+    def attending(module: Any, attend: Any) -> Any:
         expand = getattr(module, "expand_kv", None)  # of latent attention
-        return partial(_in_each_stream, own, own is sdpa_attention_forward, expand, partial(split, places[module]))
+        divide = partial(split, places[module])
+        return partial(_in_each_stream, attend, attend is sdpa_attention_forward, expand, divide)
 
     return attend_by(places, attending)
 

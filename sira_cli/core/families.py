@@ -174,9 +174,9 @@ def check_row_arguments(layer: Any, more: tuple[Any, ...], kwargs: Kwargs, has_r
     """Check that the fork packs every argument of a decoder layer that has a row per token."""
     if ROW_ARGUMENTS[0] not in kwargs and not more:  # Gemma 3n passes them by position
         raise UnsupportedModelError(f"{type(layer).__name__} was called without {ROW_ARGUMENTS[0]}")
-    known = {*ROW_ARGUMENTS, mask_name(layer, kwargs)}
+    checked = {*ROW_ARGUMENTS, mask_name(layer, kwargs)}
     for name, value in kwargs.items():
-        if name not in known and any(map(has_rows, value if isinstance(value, tuple) else (value,))):
+        if name not in checked and any(map(has_rows, value if isinstance(value, tuple) else (value,))):
             raise UnsupportedModelError(
                 f"{type(layer).__name__} was called with {name}, which has a row per token and is unknown to the fork: "
                 "use a version of transformers that `sira doctor` calls tested, or report this"
@@ -201,8 +201,8 @@ def untested(model: Any) -> str:
 def _untested_stack(config: Any) -> str:
     """Return the type of a model's text stack, if it was not compared with the reference."""
     text_config = config.get_text_config(decoder=True)
-    known = text_config is config or text_config.model_type in TESTED_STACKS
-    return "" if known else str(text_config.model_type)
+    tested = text_config is config or text_config.model_type in TESTED_STACKS
+    return "" if tested else str(text_config.model_type)
 
 
 def fork_place(model: Any, config: SiraConfig) -> tuple[Backbone, int]:
@@ -220,13 +220,13 @@ def fork_place(model: Any, config: SiraConfig) -> tuple[Backbone, int]:
 
 def output_projections(model: Any) -> list[nn.Module]:
     """Return each decoder layer's `o_proj`, which projects attention heads back to the width of the model."""
-    found = [getattr(mixer.module, "o_proj", None) for mixer in find_backbone(model).mixers]
-    if None in found:
+    projections = [getattr(mixer.module, "o_proj", None) for mixer in find_backbone(model).mixers]
+    if None in projections:
         raise UnsupportedModelError(
             f"{type(model).__name__} has layers with no `o_proj` to hook (no attention heads, or another name for it): "
             "methods that change heads (ict, maskcd) cannot decode it"
         )
-    return [projection for projection in found if projection is not None]
+    return [projection for projection in projections if projection is not None]
 
 
 def check_columns(model: Any, feature: str) -> None:
@@ -268,20 +268,20 @@ def find_mixers(layers: Iterable[Any], text_config: Any) -> list[Mixer] | str:
     """Find the mixer of each decoder layer, or return why the fork cannot follow one."""
     mixers, kinds = [], getattr(text_config, "layer_types", None)
     for index, layer in enumerate(layers):
-        found = [name for name in ("self_attn", *RECURRENT) if getattr(layer, name, None) is not None]
-        if not found:
+        names = [name for name in ("self_attn", *RECURRENT) if getattr(layer, name, None) is not None]
+        if not names:
             return f"its {type(layer).__name__} has neither `self_attn` nor a known state"
-        mixer = getattr(layer, found[0])
+        mixer = getattr(layer, names[0])
         indexer = getattr(mixer, "indexer", None)
-        own = (layer, mixer, indexer)
-        others = [name for name, part in layer.named_modules() if part not in own and _mixes(part)]
-        if len(found) > 1 or others:
-            return f"its {type(layer).__name__} mixes rows in {' and '.join([*found, *others])}, not in one place"
-        if found[0] not in RECURRENT and not hasattr(mixer, "config"):
+        parts = (layer, mixer, indexer)
+        others = [name for name, part in layer.named_modules() if part not in parts and _mixes(part)]
+        if len(names) > 1 or others:
+            return f"its {type(layer).__name__} mixes rows in {' and '.join([*names, *others])}, not in one place"
+        if names[0] not in RECURRENT and not hasattr(mixer, "config"):
             return f"the `self_attn` of its {type(layer).__name__} has no config"
         if "prev_topk_indices" in parameters(type(mixer).forward):
             return "some of its layers attend to rows that earlier ones have chosen (sparse indexers)"
-        recurrent = found[0] in RECURRENT
+        recurrent = names[0] in RECURRENT
         source = index if recurrent else _key_source(index, text_config)
         chunked = kinds is not None and kinds[index] == "chunked_attention"
         mixers.append(Mixer(mixer, recurrent, source, chunked, indexer is not None))

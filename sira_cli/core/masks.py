@@ -37,8 +37,8 @@ def valid_rows(mask: object, input_ids: Tensor) -> Tensor:
     if not isinstance(mask, Tensor):
         return torch.ones_like(input_ids, dtype=torch.bool)
     if mask.ndim == 4:
-        own = mask[:, 0].diagonal(dim1=1, dim2=2)  # [B or 1, S]
-        mask = own if own.dtype == torch.bool else own == 0
+        diagonal = mask[:, 0].diagonal(dim1=1, dim2=2)  # [B or 1, S]
+        mask = diagonal if diagonal.dtype == torch.bool else diagonal == 0
     return mask.bool().expand(len(input_ids), -1)
 
 

@@ -16,9 +16,9 @@ OF_TRAINING = "output_router_logits"
 
 def asked(model: Any, kwargs: Mapping[str, Any], name: str) -> bool:
     """Return whether a call asks for an output: by its arguments, else by the config of the model or its text stack."""
-    given = kwargs.get(name)
-    if given is not None:
-        return bool(given)
+    argument = kwargs.get(name)
+    if argument is not None:
+        return bool(argument)
     configs = model.config, model.config.get_text_config(decoder=True)
     return any(getattr(config, name, False) for config in configs)
 

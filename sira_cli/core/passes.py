@@ -287,8 +287,8 @@ class _ForkPerK(Fork):
             changed["shared_kv_states"] = self._shared_keys
         more = map(text_rows, args[1:])
         self._cf_columns = torch.cat([rows] * n)
-        found = layer.forward(self._cf, *more, **{**kwargs, **changed})  # a call would come back to this hook
-        self._cf = found[0] if isinstance(found, tuple) else found
+        output_cf = layer.forward(self._cf, *more, **{**kwargs, **changed})  # a call would come back to this hook
+        self._cf = output_cf[0] if isinstance(output_cf, tuple) else output_cf
         self._cf_columns = None
 
     def columns(self) -> Tensor:

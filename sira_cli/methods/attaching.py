@@ -91,11 +91,11 @@ def attach(
 
 def _warn_of_settings(model: Any) -> None:
     """Warn if the checkpoint's generation settings pick other tokens than greedy decoding."""
-    found = obeyed(getattr(model, "generation_config", None))
-    if not found:
+    obeyed_settings = obeyed(getattr(model, "generation_config", None))
+    if not obeyed_settings:
         return
-    settings = ", ".join(f"{name}={value!r}" for name, value in found.items())
-    arguments = ", ".join(f"{name}={_GREEDY[name]!r}" for name in found if name in _GREEDY)
+    settings = ", ".join(f"{name}={value!r}" for name, value in obeyed_settings.items())
+    arguments = ", ".join(f"{name}={_GREEDY[name]!r}" for name in obeyed_settings if name in _GREEDY)
     _warn_once(
         f"{getattr(model, 'name_or_path', '') or type(model).__name__}: its generation_config sets {settings}, and "
         f"`generate` obeys it. For the greedy text of the method pass {arguments}"
@@ -104,12 +104,12 @@ def _warn_of_settings(model: Any) -> None:
 
 def obeyed(generation: Any) -> dict[str, Any]:
     """Return the settings that make plain `generate` pick other tokens than greedy decoding, with their values."""
-    given = {name: getattr(generation, name, None) for name in (*_GREEDY, *_OF_SAMPLING)}
-    named = [name for name in _GREEDY if given[name] not in (None, _GREEDY[name])]
-    if given["top_k"] == 1 and "do_sample" in named:
+    values = {name: getattr(generation, name, None) for name in (*_GREEDY, *_OF_SAMPLING)}
+    named = [name for name in _GREEDY if values[name] not in (None, _GREEDY[name])]
+    if values["top_k"] == 1 and "do_sample" in named:
         named.remove("do_sample")  # Qwen2-VL: one token is left to draw from, the largest
-    sampling = [name for name in _OF_SAMPLING if "do_sample" in named and given[name] is not None]
-    return {name: given[name] for name in (*named, *sampling)}
+    sampling = [name for name in _OF_SAMPLING if "do_sample" in named and values[name] is not None]
+    return {name: values[name] for name in (*named, *sampling)}
 
 
 @functools.cache  # Python's own `once` forgets whenever the filters change, as in torch

@@ -161,16 +161,19 @@ class Method:
         """Return the contrast strength alpha; 0 for a method without one."""
         return float(getattr(self, "alpha", 0.0))
 
-    def with_settings(self, /, **given: Any) -> Self:
+    def with_settings(self, /, **values: Any) -> Self:
         """Return the same method with values replaced. None keeps a value; the preset's settings are ignored."""
-        own = {name: value for name, value in given.items() if value is not None and name not in self.from_preset}
-        return self.with_values(**own)
+        of_method = {}
+        for name, value in values.items():
+            if value is not None and name not in self.from_preset:
+                of_method[name] = value
+        return self.with_values(**of_method)
 
-    def with_values(self, /, **own: Any) -> Self:
+    def with_values(self, /, **values: Any) -> Self:
         """Return the same method with values of its own settings replaced; None is a value like any other."""
-        for name in own:
+        for name in values:
             self._check_known(name, self.own_settings())
-        return replace(self, **own)
+        return replace(self, **values)
 
     def _check_known(self, name: str, known: Mapping[str, Any]) -> None:
         if name not in known:

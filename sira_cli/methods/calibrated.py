@@ -50,7 +50,8 @@ class Calibration:
         from sira_cli.files import replacing
 
         told = {"schema": SCHEMA, **vars(self.origin)}
-        data = save({name: each.contiguous() for name, each in self.tensors.items()}, {"sira": json.dumps(told)})
+        tensors = {name: tensor.contiguous() for name, tensor in self.tensors.items()}
+        data = save(tensors, {"sira": json.dumps(told)})
         path.parent.mkdir(parents=True, exist_ok=True)
         with replacing(path) as file:
             file.write(data)
@@ -83,8 +84,10 @@ class Calibrated(Method):
 
     def settings(self) -> dict[str, Any]:
         """Return the settings as JSON values; a file is represented by its content, not its path."""
-        own = super().settings()
-        return own if self.calibration is None else own | {"calibration": digest(self.calibration)}
+        settings = super().settings()
+        if self.calibration is not None:
+            settings["calibration"] = digest(self.calibration)
+        return settings
 
     def stand_in(self, model: Any) -> dict[str, Tensor]:
         """Return random tensors of the right shapes: the method's cost does not depend on their values.
@@ -101,10 +104,10 @@ class Calibrated(Method):
                 f"method {self.name} needs a calibration of the model: set `calibration=` to a file "
                 f"made by `sira calibrate {self.name}`"
             )
-        found = _read(self.calibration, _changed(self.calibration))
-        if found.origin.kind != self.name:
-            raise SettingsError(f"{self.calibration}: a calibration for {found.origin.kind}, not for {self.name}")
-        return found
+        calibration = _read(self.calibration, _changed(self.calibration))
+        if calibration.origin.kind != self.name:
+            raise SettingsError(f"{self.calibration}: a calibration for {calibration.origin.kind}, not for {self.name}")
+        return calibration
 
 
 def digest(path: str) -> str:

@@ -70,7 +70,8 @@ class Deco(Method):
 
         from sira_cli.core.rules import RULED_OUT, plausible
 
-        probabilities, tokens = z.softmax(dim=-1).topk(min(self.top_k, z.shape[-1]), dim=-1)  # [B, k]
+        count = min(self.top_k, z.shape[-1])
+        probabilities, tokens = z.softmax(dim=-1).topk(count, dim=-1)  # [B, k]
         before = probabilities.cumsum(dim=-1) - probabilities
         among = before < self.top_p  # [B, k]: the token that reaches top_p is the last
         candidates = torch.zeros_like(z, dtype=torch.bool).scatter(-1, tokens, among)  # [B, V]

@@ -142,8 +142,8 @@ def _check_pass(model: Any, args: Args, kwargs: Kwargs) -> None:
     """Check that this pass uses only the last position to predict a token."""
     from sira_cli.core.arguments import cache_of  # brings torch
 
-    given = kwargs.get("input_ids", args[0] if args else None)
-    new = given if given is not None else kwargs.get("inputs_embeds")
+    ids = kwargs.get("input_ids", args[0] if args else None)
+    new = ids if ids is not None else kwargs.get("inputs_embeds")
     cache = cache_of(args, kwargs)
     seen = 0 if cache is None else int(cache.get_seq_length())
     if seen and new is not None and new.shape[1] != 1:

@@ -52,20 +52,25 @@ class LogitsOnly(Method):
         from sira_cli.core.arguments import cache_of
 
         earlier: list[Tensor] = []  # [B, V] each, of the running prompts
-        prompt, own = 0, None  # columns, and a reference to the cache
+        prompt = 0  # columns
+        filled: weakref.ref[Any] | None = None  # the cache that it filled
 
         def decide(model: Any, args: Args, kwargs: Kwargs, output: Any) -> Any:
-            nonlocal prompt, own
+            nonlocal prompt, filled
             cache = cache_of(args, kwargs)
             if cache is None:
                 raise UnsupportedModelError(
                     f"method {self.name} needs a cache, to tell a prompt from a step: leave out use_cache=False"
                 )
-            z, columns = output.logits[:, -1].float(), int(cache.get_seq_length())  # [B, V]
-            if columns == (args[0] if args else kwargs["input_ids"]).shape[1]:  # nothing came before these rows
+            z = output.logits[:, -1].float()  # [B, V]
+            columns = int(cache.get_seq_length())
+            ids = args[0] if args else kwargs["input_ids"]
+            if columns == ids.shape[1]:  # nothing came before these rows
                 earlier.clear()
-                prompt, own, cache.reorder_cache = columns, weakref.ref(cache), refuse_beams
-            elif own is None or own() is not cache:
+                prompt = columns
+                filled = weakref.ref(cache)
+                cache.reorder_cache = refuse_beams
+            elif filled is None or filled() is not cache:
                 raise AttachError("the cache was filled outside of this context: call `generate` without it, inside")
             output.logits = self.rule(z, earlier, columns - prompt)[:, None]  # [B, 1, V]
             self.keep(earlier, z)

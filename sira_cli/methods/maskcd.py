@@ -42,8 +42,10 @@ class MaskCd(CutContrast, Calibrated):
 
     def settings(self) -> dict[str, Any]:
         """Return the settings as JSON values, with the threshold in force if the model is known."""
-        own = super().settings()
-        return own if self.calibration is None else own | {"threshold": self.threshold_for(len(self.mass()[0]))}
+        settings = super().settings()
+        if self.calibration is not None:
+            settings["threshold"] = self.threshold_for(len(self.mass()[0]))
+        return settings
 
     def threshold_for(self, heads: int) -> float:
         """Return the threshold in force for layers with this number of heads."""
@@ -60,14 +62,14 @@ class MaskCd(CutContrast, Calibrated):
         """Return the mask of silenced heads, bool `[L, H]`."""
         z = z_scores(self.mass())  # [L, H]
         threshold = self.threshold_for(z.shape[1])
-        found = z > threshold
-        if not bool(found.any()):
+        heads = z > threshold
+        if not bool(heads.any()):
             layer, head = divmod(int(z.argmax()), z.shape[1])
             raise SettingsError(
                 f"{self.calibration}: no head has a z-score above {threshold:.4g}, the largest is {float(z.max()):.4g} "
                 f"(layer {layer}, head {head}): give method {self.name} a lower threshold"
             )
-        return found
+        return heads
 
     def branch_inputs(self, batch: PromptBatch) -> dict[str, Tensor]:
         """Return the same inputs."""

@@ -55,7 +55,7 @@ class Pai(WithoutImage):
         image = config.image_tokens.resolve(model.config).find(prompts)  # [B, S]
         modules = [mixer.module for mixer in find_backbone(model).mixers[self.first_layer :]]
         with second_pass(model, prompts, branch, self.rule) as passes:
-            raised = attend_by(modules, lambda module, own: functools.partial(self._attend, own, image, passes))
+            raised = attend_by(modules, lambda module, attend: functools.partial(self._attend, attend, image, passes))
             try:
                 yield passes
             finally:
@@ -63,7 +63,7 @@ class Pai(WithoutImage):
 
     def _attend(
         self,
-        own: Any,
+        attend: Any,
         image: Tensor,
         passes: Any,
         module: Any,
@@ -78,7 +78,7 @@ class Pai(WithoutImage):
         from torch.nn import functional as F
 
         if passes.is_second or query.shape[2] not in (1, image.shape[1]):  # the second pass refuses other rows
-            return own(module, query, key, value, mask, **kwargs)  # type: ignore[no-any-return]
+            return attend(module, query, key, value, mask, **kwargs)  # type: ignore[no-any-return]
         last = query[:, :, -1:]
         columns = key.shape[2]
         keys = key.repeat_interleave(last.shape[1] // key.shape[1], dim=1)  # [B, H, kv, D]
@@ -95,8 +95,8 @@ class Pai(WithoutImage):
             if rows.dtype == torch.bool:
                 rows = torch.zeros_like(bias).masked_fill(~rows, torch.finfo(bias.dtype).min)
             bias = bias + rows
-        raised, weights = own(module, last, key, value, bias, **kwargs)  # [B, 1, H, D]
+        raised, weights = attend(module, last, key, value, bias, **kwargs)  # [B, 1, H, D]
         if query.shape[2] == 1:
             return raised, weights
-        output, weights = own(module, query, key, value, mask, **kwargs)  # [B, q, H, D]
+        output, weights = attend(module, query, key, value, mask, **kwargs)  # [B, q, H, D]
         return torch.cat([output[:, :-1], raised], dim=1), weights

@@ -45,8 +45,10 @@ class Conversation:
 
     def __str__(self) -> str:
         """Return a text that is unique to this conversation."""
-        counts = [turn.pictures if turn.pictures > 1 else bool(turn.pictures) for turn in self.turns]
-        turns = [(turn.role, turn.parts or turn.text, count) for turn, count in zip(self.turns, counts, strict=True)]
+        turns = []
+        for turn in self.turns:
+            pictures = turn.pictures if turn.pictures > 1 else bool(turn.pictures)
+            turns.append((turn.role, turn.parts or turn.text, pictures))
         return json.dumps(turns, ensure_ascii=False)
 
 

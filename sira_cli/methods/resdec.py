@@ -54,7 +54,8 @@ class ResDec(LogitsOnly):
 def divergence(log_p: Tensor, log_q: Tensor) -> Tensor:
     """Return the Jensen-Shannon divergence of distributions: log probabilities `[..., P]` -> `[...]`, in nats."""
     log_m = log_p.logaddexp(log_q) - math.log(2)  # finite where both probabilities are too small for a float
-    return (log_p.exp() * (log_p - log_m) + log_q.exp() * (log_q - log_m)).sum(-1) / 2
+    terms = log_p.exp() * (log_p - log_m) + log_q.exp() * (log_q - log_m)
+    return terms.sum(-1) / 2
 
 
 @dataclass(frozen=True)

@@ -61,8 +61,8 @@ class Sid(Method):
         from sira_cli.core.fork import attached
         from sira_cli.methods.sid_fork import SidFork
 
-        own = SiraConfig(alpha=self.alpha, beta=self.beta, image_tokens=config.image_tokens)
-        return attached(SidFork(model, own, self.for_task("caption").visible_of))
+        settings = SiraConfig(alpha=self.alpha, beta=self.beta, image_tokens=config.image_tokens)
+        return attached(SidFork(model, settings, self.for_task("caption").visible_of))
 
 
 @dataclass(frozen=True)

@@ -89,7 +89,8 @@ class SidFork(Fork):
         weights = attention_rows(attention, kwargs, 1, "sid")  # [B, H, 1, kv]
         attended = weights.mean(dim=1)[:, 0]  # [B, kv]
         assert self.image is not None
-        image = F.pad(self.image, (0, attended.shape[1] - self.image.shape[1])).to(attended.device)  # text follows
+        new = attended.shape[1] - self.image.shape[1]
+        image = F.pad(self.image, (0, new)).to(attended.device)  # text follows
         order = attended.masked_fill(~image, torch.inf).argsort(dim=1, stable=True)  # [B, kv], least attended first
         least = torch.arange(order.shape[1]) < self._visible[:, None]  # [B, kv]
         self._chosen = torch.zeros_like(image).scatter(1, order, least.to(order.device)) & image

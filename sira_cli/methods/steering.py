@@ -19,10 +19,10 @@ def find_mlps(model: Any, method: str) -> list[Any]:
     """
     from sira_cli.core.families import find_backbone
 
-    found = [getattr(layer, "mlp", None) for layer in find_backbone(model).decoder_layers]
-    if None in found:
+    mlps = [getattr(layer, "mlp", None) for layer in find_backbone(model).decoder_layers]
+    if None in mlps:
         raise UnsupportedModelError(f"method {method} cannot steer {type(model).__name__}: some layers have no `mlp`")
-    return found
+    return mlps
 
 
 def steering_hook(shift: Callable[[Tensor], Tensor | None]) -> Callable[..., Any]:

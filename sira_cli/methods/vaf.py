@@ -55,12 +55,12 @@ class Vaf(Method):
         middle = [mixers[number].module for number in like_layers(MIDDLE, len(mixers))]
         with attached_hooks(model, backbone.norm) as handles:
             handles.append(model.register_forward_pre_hook(prompt.follow, with_kwargs=True))
-            handles.append(attend_by(middle, lambda module, own: functools.partial(self._attend, own, prompt)))
+            handles.append(attend_by(middle, lambda module, attend: functools.partial(self._attend, attend, prompt)))
             yield
 
     def _attend(
         self,
-        own: Callable[..., Any],
+        attend: Callable[..., Any],
         prompt: _Prompt,
         module: Any,
         query: Tensor,
@@ -76,10 +76,10 @@ class Vaf(Method):
             prompt.factors[key.device] = self._factors(prompt).to(key)
         factors = prompt.factors[key.device][:, :, -key.shape[2] :]  # a sliding window has the newest only
         scaled = key * factors  # [B, H, kv, D]
-        changed, weights = own(module, query, scaled, value, mask, **kwargs)  # [B, q, H, D]
+        changed, weights = attend(module, query, scaled, value, mask, **kwargs)  # [B, q, H, D]
         if query.shape[2] == 1:
             return changed, weights
-        plain, weights = own(module, query, key, value, mask, **kwargs)
+        plain, weights = attend(module, query, key, value, mask, **kwargs)
         after = prompt.after[:, :, None, None].to(plain.device)  # [B, q, 1, 1]
         return torch.where(after, changed, plain), weights
 

@@ -47,10 +47,10 @@ class Vti(Calibrated):
 
     def settings(self) -> dict[str, Any]:
         """Return the settings as JSON values, with the strength in the tower in force if the model is known."""
-        own = super().settings()
+        settings = super().settings()
         if self.calibration is not None:
-            own["alpha_image"] = self.image_strength()
-        return own
+            settings["alpha_image"] = self.image_strength()
+        return settings
 
     def image_strength(self) -> float:
         """Return the strength in the image tower in force: 0 if the calibration has no directions for it."""
@@ -99,21 +99,22 @@ class Vti(Calibrated):
         """Return 0.1 alpha d for each layer of a model, float32 `[layers, ..., d]`."""
         from torch.nn import functional as F
 
-        found = self.read().tensors.get(name)
-        if found is None and name == IMAGE:
+        directions = self.read().tensors.get(name)
+        if directions is None and name == IMAGE:
             raise SettingsError(
                 f"{self.calibration}: has no directions for the image tower, which only LLaVA-1.5's CLIP gets: leave "
                 f"out `alpha_image=`, or set it to 0"
             )
-        if found is None or not bool(found.isfinite().all()):
+        if directions is None or not bool(directions.isfinite().all()):
             raise DataError(f"{self.calibration}: has no finite {name} directions: make it again")
-        if found.shape != shape:
-            made_for, here = (" x ".join(map(str, each)) for each in (found.shape, shape))
+        if directions.shape != shape:
+            made_for = " x ".join(map(str, directions.shape))
+            here = " x ".join(map(str, shape))
             raise SettingsError(
                 f"{self.calibration}: its {name} directions are made for {made_for} (layers x ... x width), but this "
                 f"model has {here or 'no such tower'}: sira calibrate {self.name} makes one for it"
             )
-        return UNIT * strength * F.normalize(found.float(), dim=-1)
+        return UNIT * strength * F.normalize(directions.float(), dim=-1)
 
 
 def find_tower(model: Any) -> Any:
