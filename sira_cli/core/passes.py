@@ -91,8 +91,9 @@ class ImagePrefix:
         of_prompt = {}
         for name, value in inputs.items():
             if len(value) == len(ids) and not value.is_floating_point():  # no samples: only positions are still needed
-                start = first if value.shape == ids.shape else 0
-                of_prompt[name] = value[row : row + 1, start:] if start else value[row : row + 1]
+                of_prompt[name] = value[row : row + 1]
+                if value.shape == ids.shape:
+                    of_prompt[name] = value[row : row + 1, first:]
         return cls(model, of_prompt, last - first, rows)
 
     @property
@@ -162,15 +163,18 @@ def score(model: nn.Module, config: SiraConfig, inputs: Any, texts: Sequence[Seq
     with attached(Fork(model, config, steps.append, last_rows=longest)) as streams:
         keep_rows = streams.norm.register_forward_hook(lambda norm, args, output: rows.append(output))
         try:
-            model(**followed(model, inputs, [text[:-1] for text in texts]), use_cache=False, logits_to_keep=1)
+            forced = followed(model, inputs, [text[:-1] for text in texts])
+            model(**forced, use_cache=False, logits_to_keep=1)
         finally:
             keep_rows.remove()
     (normed,) = rows  # [2B, N, d]
     (last,) = steps
     device = last.full.device  # that of the inputs; the head may be on another
-    head = _head(model, normed[:, -1:], torch.cat([last.full, last.cf])[:, None])
+    logits = torch.cat([last.full, last.cf])  # [2B, V]
+    head = _head(model, normed[:, -1:], logits[:, None])
     for start in range(0, longest, ROWS_AT_ONCE):
-        z_full, z_cf = head(normed[:, start : start + ROWS_AT_ONCE]).to(device).chunk(2)  # [B, n, V]
+        logits = head(normed[:, start : start + ROWS_AT_ONCE]).to(device)  # [2B, n, V]
+        z_full, z_cf = logits.chunk(2)  # [B, n, V]
         z_cd = contrast(z_full, z_cf, config.alpha)
         for row in range(z_full.shape[1]):
             yield Step(z_full[:, row], z_cf[:, row], z_cd[:, row])
@@ -180,7 +184,8 @@ def followed(model: Any, inputs: Any, texts: Sequence[Sequence[int]]) -> dict[st
     """Append the tokens of a text to each prompt, as one left-padded batch."""
     ids: Tensor = inputs["input_ids"]  # [B, S]
     longest = max(map(len, texts))  # N
-    extended: dict[str, Tensor] = {**inputs, "attention_mask": inputs.get("attention_mask", torch.ones_like(ids))}
+    extended: dict[str, Tensor] = dict(inputs)
+    extended.setdefault("attention_mask", torch.ones_like(ids))
     for _ in range(longest):  # by the model's own rule, token by token: families differ in token types
         extended = next_inputs(model, {}, extended)
     per_token = [name for name, value in inputs.items() if value.shape == ids.shape]
@@ -293,7 +298,9 @@ class _ForkPerK(Fork):
 
     def columns(self) -> Tensor:
         """Return the column of each row of the running layer, for the CF streams or the full one."""
-        return torch.arange(self.running().q)[None] if self._cf_columns is None else self._cf_columns
+        if self._cf_columns is not None:
+            return self._cf_columns
+        return torch.arange(self.running().q)[None]
 
     def _share_keys(self, full: Mapping[str, tuple[Tensor, Tensor]], rows: Tensor) -> None:
         """Give a new stream the text columns of the keys that shared layers have stored so far."""
@@ -306,7 +313,8 @@ class _ForkPerK(Fork):
     def join(self, norm: nn.Module, args: Args) -> Any:
         """Before the final norm: keep the last row of every stream, stacked along the batch."""
         full = args[0][:, -1:]  # [B, 1, d]
-        return (torch.cat([full, self._cf[:, -1:].to(full.device)]), *args[1:])  # [(1 + n) B, 1, d]
+        cf = self._cf[:, -1:].to(full.device)  # [n B, 1, d]
+        return (torch.cat([full, cf]), *args[1:])  # [(1 + n) B, 1, d]
 
     def _keep_logits(self, model: nn.Module, args: Args, output: Any) -> None:
         """After the model: split the logits by stream."""

@@ -106,14 +106,18 @@ class Passes:
             self._siblings = 0
         stored = []
         for layer in self.cache.layers:
-            stored.append((layer.keys[:, :, columns:], layer.values[:, :, columns:]))
+            keys = layer.keys[:, :, columns:]
+            values = layer.values[:, :, columns:]
+            stored.append((keys, values))
             layer.keys = layer.keys[:, :, :columns]
             layer.values = layer.values[:, :, :columns]
         weights = self._weights.amax(dim=1)  # [R, C, N + C]
         weights = weights / weights.sum(dim=-1, keepdim=True)
         to_itself = weights[:, :, columns:].diagonal(dim1=1, dim2=2)  # [R, C]
-        attention = torch.cat([weights[:, :, :columns], to_itself[:, :, None]], dim=2)
-        return Ahead(output.logits[:, -count:].to(tokens.device), attention.to(tokens.device), stored)
+        to_beam = weights[:, :, :columns]  # [R, C, N]
+        attention = torch.cat([to_beam, to_itself[:, :, None]], dim=2)
+        logits = output.logits[:, -count:]
+        return Ahead(logits.to(tokens.device), attention.to(tokens.device), stored)
 
     def keep(self, ahead: Ahead, parents: Tensor, place: Tensor, length: int) -> None:
         """Let beams follow others as in `follow`, each with its looked-ahead token at `place [R']`."""
@@ -161,7 +165,9 @@ class Passes:
         prompt = slice(end - self._prompt, end)
         cache: Any = DynamicCache()
         for number, layer in enumerate(self.cache.layers):
-            cache.update(layer.keys[rows, :, prompt], layer.values[rows, :, prompt], number)
+            keys = layer.keys[rows, :, prompt]
+            values = layer.values[rows, :, prompt]
+            cache.update(keys, values, number)
         per_token = {name: stored[..., rows, prompt] for name, stored in self._per_token.items()}
         for _ in range(tokens.shape[1]):
             # one by one: some inputs differ between new tokens and the prompt
@@ -211,7 +217,8 @@ class Passes:
 
 def _token(new: Tensor, row: Tensor, place: Tensor) -> Tensor:
     """Return the keys or values of one token per row, `[R, H, C, D]` -> `[R', H, 1, D]`."""
-    return new[row.to(new.device), :, place.to(new.device)][:, :, None]  # two indices around a slice: [R', H, D]
+    chosen = new[row.to(new.device), :, place.to(new.device)]  # two indices around a slice: [R', H, D]
+    return chosen[:, :, None]
 
 
 def _replaced(stored: Tensor, new: Tensor, rows: slice, dims: tuple[int, int], width: int) -> Tensor:
@@ -219,7 +226,9 @@ def _replaced(stored: Tensor, new: Tensor, rows: slice, dims: tuple[int, int], w
     row, column = dims
     after = stored.shape[row] - rows.stop
     padded = []
-    for part in (stored.narrow(row, 0, rows.start), new, stored.narrow(row, rows.stop, after)):
+    above = stored.narrow(row, 0, rows.start)
+    below = stored.narrow(row, rows.stop, after)
+    for part in (above, new, below):
         left = width - part.shape[column]
         padding = (0, 0, left, 0) if column == -2 else (left, 0)  # of the last dimension first
         padded.append(F.pad(part, padding))

@@ -119,7 +119,8 @@ class Search:
         else:
             gain = -self._rule.damping * largest.clamp(max=LARGEST).exp()
         weighed = logits.gather(1, candidates) + self._rule.penalty * gain
-        return torch.full_like(logits, -torch.inf).scatter(1, candidates, weighed).log_softmax(dim=-1)
+        scores = torch.full_like(logits, -torch.inf).scatter(1, candidates, weighed)
+        return scores.log_softmax(dim=-1)
 
     def way_back(self) -> int | None:
         """Return the length to go back to, if every beam has trusted one column for too long; else None."""
@@ -147,12 +148,14 @@ class Search:
         del self._before[length:], self._chosen[length:], self._trusted[length + 1 :]
         # Refusals after this length belong to beams that no longer exist.
         self._refused = {place: refused for place, refused in self._refused.items() if place <= length}
-        self._refused[length] = torch.cat([self._refused.get(length, chosen[:0]), chosen])
+        refused_before = self._refused.get(length, chosen[:0])
+        self._refused[length] = torch.cat([refused_before, chosen])
 
     def choose_again(self, logits: Tensor) -> Tensor:
         """Return log-probabilities `[K, V]` of all tokens but the refused ones, without a penalty."""
         refused = self._refused[self.length]
-        return logits.flatten().index_fill(0, refused, -torch.inf).view_as(logits).log_softmax(dim=-1)
+        scores = logits.flatten().index_fill(0, refused, -torch.inf)
+        return scores.view_as(logits).log_softmax(dim=-1)
 
     def step(self, log_probs: Tensor) -> tuple[Tensor, Tensor]:
         """Take the next token of every beam, as in transformers' beam search; unless done, `settle` must follow.
@@ -171,7 +174,8 @@ class Search:
         parents = flat // log_probs.shape[1]
         tokens = flat % log_probs.shape[1]
         longer = torch.cat([now.tokens[parents], tokens[:, None]], dim=1)  # [N, t + 1]
-        ended = ending.criteria(torch.cat([self._prompt.expand(len(flat), -1), longer], dim=1))  # [N]
+        prompts = self._prompt.expand(len(flat), -1)
+        ended = ending.criteria(torch.cat([prompts, longer], dim=1))  # [N]
         running, best = (scores + ended * ENDED).topk(beams)  # [K]
         self._before.append(now)
         self._chosen.append(flat[best])
@@ -212,7 +216,10 @@ class Search:
 
     def text(self) -> Tensor:
         """Return the tokens of the best text, `[T]`."""
-        return self.beams.finished[0][1] if self.beams.finished else self.beams.tokens[0]
+        if not self.beams.finished:
+            return self.beams.tokens[0]
+        _, tokens = self.beams.finished[0]
+        return tokens
 
 
 class OperaRun:
@@ -254,7 +261,9 @@ class OperaRun:
             longest=config.max_length - input_ids.shape[1],
         )
         mask = kwargs.get("attention_mask")
-        padding = [0] * len(input_ids) if mask is None else (mask == 0).sum(dim=-1).tolist()
+        padding = [0] * len(input_ids)
+        if mask is not None:
+            padding = (mask == 0).sum(dim=-1).tolist()
         searches = []
         for prompt, image, count in zip(input_ids, self._image, padding, strict=True):
             searches.append(Search(self._rule, prompt, image, count, ending))
@@ -342,7 +351,8 @@ class OperaRun:
         nothing_left = (processed == -torch.inf).all(dim=-1, keepdim=True)  # [R, 1]
         if not bool(nothing_left.any()):
             return processed
-        return torch.where(nothing_left, self._process(running, logits.log_softmax(dim=-1)), processed)
+        unweighed = self._process(running, logits.log_softmax(dim=-1))
+        return torch.where(nothing_left, unweighed, processed)
 
     def _process(self, running: dict[int, Search], log_probs: Tensor) -> Tensor:
         """Apply the processors to one beam of each picture at a time, and to pictures of one length together.
@@ -377,4 +387,5 @@ class OperaRun:
             reached = max(search.longest for search in searches)
         while self._streamer is not None and self._streamed < reached:
             self._streamed += 1
-            self._streamer.put(torch.stack([search.beams.tokens[0, -1] for search in searches]).cpu())
+            newest = [search.beams.tokens[0, -1] for search in searches]
+            self._streamer.put(torch.stack(newest).cpu())
