@@ -24,7 +24,7 @@ from sira_cli.core.arguments import CACHE
 from sira_cli.core.families import Mixer
 from sira_cli.core.indexed import LateIndexedLayer
 from sira_cli.core.recurrent import LateStateLayer
-from sira_cli.core.streams import LateRows, Streams
+from sira_cli.core.streams import LateRows, StreamRows
 from sira_cli.core.upstream import DummyLayer
 from sira_cli.errors import AttachError, UnsupportedModelError
 
@@ -67,7 +67,7 @@ class LateLayer(LateRows, RoomyLayer):
     To transformers it looks like the full stream alone. It never slides: one window cannot serve both streams.
     """
 
-    def __init__(self, own: DynamicLayer, streams: Streams) -> None:
+    def __init__(self, own: DynamicLayer, streams: StreamRows) -> None:
         super().__init__()
         self.own = own  # the model's own layer, which this one replaces
         self.streams = streams  # both streams' rows
@@ -122,7 +122,7 @@ class LateLayer(LateRows, RoomyLayer):
 class LateSharedLayer(DummyLayer):
     """A late layer that reads another layer's keys and values. `own` as for `LateLayer`."""
 
-    def __init__(self, own: DynamicLayer | DummyLayer, streams: Streams) -> None:
+    def __init__(self, own: DynamicLayer | DummyLayer, streams: StreamRows) -> None:
         super().__init__()  # type: ignore[no-untyped-call] # not annotated upstream
         self.own = own
         self.streams = streams
@@ -149,7 +149,7 @@ def share_layers(cache: Cache, boundary: int, mixers: Sequence[Mixer]) -> None:
     cache.layers[:boundary] = map(own_layer, cache.layers[:boundary])
 
 
-def open_streams(cache: Cache | None, boundary: int, layers: int, streams: Streams) -> None:
+def open_streams(cache: Cache | None, boundary: int, layers: int, streams: StreamRows) -> None:
     """Prepare layers b..L-1 of an empty `cache` for both streams of a new prompt. Without a cache, do nothing."""
     if cache is None:
         return
@@ -168,7 +168,7 @@ _LATE: dict[type, Any] = {
 }
 
 
-def _late_layer(layer: Any, streams: Streams) -> Any:
+def _late_layer(layer: Any, streams: StreamRows) -> Any:
     if type(layer) not in _LATE:
         raise UnsupportedModelError(f"a cache with a {type(layer).__name__} is not supported: use a DynamicCache")
     return _LATE[type(layer)](layer, streams)
@@ -179,7 +179,7 @@ def cut_back(cache: Cache, texts: Tensor, columns: int) -> DynamicCache | None:
 
     A recurrent state has no columns, so a cache with one cannot be cut back.
     """
-    streams: dict[int, Streams] = {}  # all late layers share one
+    streams: dict[int, StreamRows] = {}  # all late layers share one
 
     def cut(layer: Any) -> Any:
         if not isinstance(layer, LateLayer | LateSharedLayer):
@@ -231,7 +231,7 @@ def _fill(new: Any, old: Any, texts: Tensor, first: int, last: int) -> None:
     new.values = old.values[:, :, first:last].index_select(0, index)
 
 
-def known_streams(cache: Cache | None, boundary: int) -> Streams:
+def known_streams(cache: Cache | None, boundary: int) -> StreamRows:
     """Return the streams of a cache that already holds a prompt."""
     late: Any = cache.layers[boundary] if cache is not None else None
     if not hasattr(late, "streams"):
@@ -239,5 +239,5 @@ def known_streams(cache: Cache | None, boundary: int) -> Streams:
             f"{CACHE} was filled outside this `with attach(...)` block, so it holds no CF stream: "
             f"generate from the whole prompt, without {CACHE}"
         )
-    streams: Streams = late.streams
+    streams: StreamRows = late.streams
     return streams

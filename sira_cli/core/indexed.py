@@ -15,14 +15,14 @@ from transformers.cache_utils import DynamicIndexedLayer
 from sira_cli.core.arguments import Args, Kwargs, hidden_of, mask_name, with_layer
 from sira_cli.core.hooks import AroundModules
 from sira_cli.core.masks import Pass, cf_mask, has_rows
-from sira_cli.core.streams import LateRows, Streams
+from sira_cli.core.streams import LateRows, StreamRows
 from sira_cli.errors import AttachError
 
 
 class LateIndexedLayer(LateRows, DynamicIndexedLayer):
     """Keys, values and indexer's keys of both streams of a late layer. To transformers it looks like the full one."""
 
-    def __init__(self, own: DynamicIndexedLayer, streams: Streams) -> None:
+    def __init__(self, own: DynamicIndexedLayer, streams: StreamRows) -> None:
         super().__init__()  # type: ignore[no-untyped-call] # not annotated upstream
         self.own = own  # the model's own layer, which this one replaces
         self.streams = streams  # both streams' rows

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 from transformers.cache_utils import Cache
 
-from sira_cli.core.streams import Streams
+from sira_cli.core.streams import StreamRows
 
 
 def text_rows(image: Tensor, valid: Tensor) -> tuple[Tensor, Tensor]:
@@ -73,7 +73,7 @@ def take_rows(rows: Tensor, cf_rows: Tensor) -> Tensor:
     return rows.expand(len(cf_rows), *rows.shape[1:]).gather(1, index)
 
 
-def cf_columns(model_mask: Tensor | None, streams: Streams) -> Tensor:
+def cf_columns(model_mask: Tensor | None, streams: StreamRows) -> Tensor:
     """Return the full stream's columns of the CF stream's rows, `[B, N]` (any, for rows before a sliding window)."""
     positions = streams.positions()  # [B, N]
     if model_mask is None:
@@ -82,7 +82,9 @@ def cf_columns(model_mask: Tensor | None, streams: Streams) -> Tensor:
     return (positions - streams.first_column(kv)).clamp(0, kv - 1)
 
 
-def cf_mask(model_mask: Tensor | None, streams: Streams, rows: Tensor, visible: Tensor | None = None) -> Tensor | None:
+def cf_mask(
+    model_mask: Tensor | None, streams: StreamRows, rows: Tensor, visible: Tensor | None = None
+) -> Tensor | None:
     """Build the CF stream's mask from the model's mask at the positions of its rows.
 
     Args:
@@ -128,7 +130,7 @@ class Pass:
     cf_rows: Tensor | None
     live: Tensor | None  # [B, T] False at fillers; None in a decoding step
     cache: Cache | None = None  # the key/value cache of the request, from layer b on; None without a cache
-    streams: Streams = field(init=False)  # all rows of the request so far, from layer b on
+    streams: StreamRows = field(init=False)  # all rows of the request so far, from layer b on
     recorded: bool = False  # whether the caller asked for hidden states or attention weights, which need all rows
     normed: Tensor | None = None  # [B, q, d] the full stream's rows after the final norm, of a recorded prompt
     whole: int | None = None  # rows of the full stream before `keep_last` reduced them to one; None: not reduced
@@ -154,11 +156,11 @@ class Pass:
         full = self.streams.full_rows - self.q + torch.arange(self.q, device=newest.device)
         return torch.cat([full.expand(len(newest), -1), newest], dim=1)
 
-    def prompt_streams(self) -> Streams:
+    def prompt_streams(self) -> StreamRows:
         """Return the streams of a new prompt."""
         assert self.cf_rows is not None
         fillers = self.live is not None and not bool(self.live.all())
-        return Streams(self.cf_rows, self.live if fillers else None, self.q)
+        return StreamRows(self.cf_rows, self.live if fillers else None, self.q)
 
     def keep_last(self) -> None:
         """Continue as in a decoding step, with the newest row of each stream."""

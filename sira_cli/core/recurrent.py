@@ -20,14 +20,14 @@ from transformers.cache_utils import LinearAttentionCacheLayerMixin, LinearAtten
 from sira_cli.core.arguments import Args, Kwargs, hidden_of, mask_name, with_hidden, with_layer
 from sira_cli.core.hooks import AroundModules
 from sira_cli.core.masks import Pass
-from sira_cli.core.streams import Streams
+from sira_cli.core.streams import StreamRows
 from sira_cli.errors import AttachError, UnsupportedModelError
 
 
 class LateStateLayer(LinearAttentionCacheLayerMixin):
     """One late layer of both streams. The model cannot use its state without the fork."""
 
-    def __init__(self, own: LinearAttentionLayer, streams: Streams) -> None:
+    def __init__(self, own: LinearAttentionLayer, streams: StreamRows) -> None:
         super().__init__(number_of_states=own.number_of_states)
         self.own = own  # the model's own layer, which this one replaces
         self.streams = streams  # both streams' rows

@@ -13,7 +13,7 @@ from sira_cli.errors import UnsupportedModelError
 
 
 @dataclass
-class Streams:
+class StreamRows:
     """The rows of both streams of one request. All K late layers and all steps share this object."""
 
     rows: Tensor  # [B, T] positions of the prompt's rows in the CF stream
@@ -31,13 +31,13 @@ class Streams:
         """Rows of the CF stream so far."""
         return self.rows.shape[1] + self.steps
 
-    def cut_back(self, texts: Tensor, columns: int) -> Streams:
+    def cut_back(self, texts: Tensor, columns: int) -> StreamRows:
         """Return some of the B texts, cut to `columns` rows of the full stream (at least the prompt's text)."""
         index, missing = texts.to(self.rows.device), max(0, self.prompt - columns)
         kept = self.rows.shape[1] - missing  # a prompt ends with text: its last rows are those of both streams
         live = None if self.live is None else self.live[index, :kept]
         prompt = self.prompt - missing
-        return Streams(self.rows[index, :kept], live, prompt, columns - prompt)
+        return StreamRows(self.rows[index, :kept], live, prompt, columns - prompt)
 
     def newest(self) -> Tensor:
         """Return the position of the newest row, `[B, 1]`."""
