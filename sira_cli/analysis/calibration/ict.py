@@ -58,14 +58,23 @@ class Prefill(NamedTuple):
 
 def prefills_of(questions: QuestionSet) -> Iterator[Prefill]:
     """Yield the cells of the table above for each question."""
-    blurred = lambda image: image.filter(ImageFilter.GaussianBlur(BLUR))  # noqa: E731
     for number, question in enumerate(questions.questions):
-        yield Prefill(f"{number} clean", question, YES if question.expected else NO)
-        yield Prefill(f"{number} image", question, YES, *[blurred] * question.expected)
-        if questions.outlines is not None and not question.expected:
-            yield Prefill(f"{number} object", question, NO, blurred)
-        elif questions.outlines is not None and (outlines := questions.outlines(question)):
+        if question.expected:
+            yield Prefill(f"{number} clean", question, YES)
+            yield Prefill(f"{number} image", question, YES, _blurred)
+        else:
+            yield Prefill(f"{number} clean", question, NO)
+            yield Prefill(f"{number} image", question, YES)
+        if questions.outlines is None:
+            continue
+        if not question.expected:
+            yield Prefill(f"{number} object", question, NO, _blurred)
+        elif outlines := questions.outlines(question):
             yield Prefill(f"{number} object", question, YES, functools.partial(black_out, outlines=outlines))
+
+
+def _blurred(image: Image.Image) -> Image.Image:
+    return image.filter(ImageFilter.GaussianBlur(BLUR))
 
 
 @dataclass(frozen=True)
@@ -84,22 +93,29 @@ class LastOutputs(Task[Tensor]):
 
     def inputs(self, lvlm: LoadedModel, items: Sequence[Item[Tensor]], images: Sequence[Shown]) -> Any:
         """Return the model's inputs for the samples, degraded, without those of a method."""
-        changed = [
-            tuple(map(self.prefills[item.id].show, pictures_of(shown)))
-            for item, shown in zip(items, images, strict=True)
-        ]
+        changed = []
+        for item, shown in zip(items, images, strict=True):
+            show = self.prefills[item.id].show
+            changed.append(tuple(show(picture) for picture in pictures_of(shown)))
         with lvlm.vocabulary.lock:
             return lvlm.chat_inputs(changed, [item.prompt for item in items], skip_thought=True)
 
     @torch.no_grad()
     def answers(self, lvlm: LoadedModel, batch: Batch[Tensor], on_text: Any = None) -> list[Tensor]:
         """Return the outputs for each prompt."""
-        inputs, model, outputs = lvlm.to_device(batch.inputs), lvlm.model, list[Tensor]()
-        prompts = zip(inputs["input_ids"].tolist(), batch.items, strict=True)
-        answers = [lvlm.vocabulary.encode_after(ids, self.prefills[item.id].answer) for ids, item in prompts]
+        model = lvlm.model
+        inputs = lvlm.to_device(batch.inputs)
+        answers = []
+        for ids, item in zip(inputs["input_ids"].tolist(), batch.items, strict=True):
+            answers.append(lvlm.vocabulary.encode_after(ids, self.prefills[item.id].answer))
+        outputs: list[Tensor] = []  # [B, d] of each layer
+
+        def keep(projection: Any, args: Any, output: Tensor) -> None:
+            outputs.append(output[:, -1])
+
         with attached_hooks(model, find_backbone(model).norm) as handles:
             for projection in output_projections(model):
-                handles.append(projection.register_forward_hook(lambda _, args, output: outputs.append(output[:, -1])))
+                handles.append(projection.register_forward_hook(keep))
             model(**followed(model, inputs, answers), use_cache=False, logits_to_keep=1)
         return [*torch.stack([output.cpu() for output in outputs], dim=1)]
 
@@ -112,39 +128,54 @@ def train(
     Pictures that fail are events, and their questions are left out. Outputs are kept in the model's own precision:
     0.4 GB a kind for 1,500 questions to a 7B model in bfloat16.
     """
-    lvlm.check_prompts((each.text, each.picture) for each in questions.questions)
+    lvlm.check_prompts((question.text, question.picture) for question in questions.questions)
     if len(questions.questions) < 2:
         raise SettingsError("directions need two questions or more")
     prefills = [*prefills_of(questions)]
 
     def item(prefill: Prefill) -> Item[Tensor]:
-        name, asked = prefill.question.picture, lvlm.preset.prompts.asking(prefill.question.text)
+        name = prefill.question.picture
+        asked = lvlm.preset.prompts.asking(prefill.question.text)
         return Item(questions.picture(name).known(prompt=asked, id=prefill.id), name, asked, prefill.id)
 
     yield StageStarted("prefills", len(prefills))
     for answer in (YES, NO):
-        chosen = {each.id: each for each in prefills if each.answer == answer}
+        chosen = {prefill.id: prefill for prefill in prefills if prefill.answer == answer}
         yield from run_missing(lvlm, LastOutputs(chosen), map(item, chosen.values()), outputs, batch_size)
-    levels, layers = _levels(outputs), len(output_projections(lvlm.model))
+    levels = _levels(outputs)
+    layers = len(output_projections(lvlm.model))
     if not levels:
         raise PictureError("no directions: fewer than two questions could be asked")
     slices = slices_of(lvlm.model.config.get_text_config(decoder=True).hidden_size)
     yield StageStarted("layers", layers * len(levels))
     for level, numbers in levels.items():
-        n = len(numbers)
-        order = torch.randperm(2 * n, generator=torch.Generator().manual_seed(SEED))
-        degraded = torch.arange(2 * n) >= n
-        rows = [outputs[f"{number} {kind}"] for kind in ("clean", level) for number in numbers]  # 2n of [L, d]
-        found: dict[str, list[Tensor]] = {"direction": [], "spread": [], "accuracy": []}
+        rows = [outputs[f"{number} clean"] for number in numbers]  # n of [L, d]
+        rows += [outputs[f"{number} {level}"] for number in numbers]
+        by_layer = []
         for layer in range(layers):
-            values = torch.stack([each[layer] for each in rows]).double()  # [2n, d]
-            cut = values.view(2 * n, slices, WIDTH).transpose(0, 1)  # [H, 2n, WIDTH]
-            direction = F.normalize(cut[:, :n].mean(dim=1) - cut[:, n:].mean(dim=1), dim=1)  # [H, WIDTH]
-            found["direction"].append(direction)
-            found["spread"].append((cut @ direction[..., None])[..., 0].std(dim=1, correction=0))  # [H]
-            found["accuracy"].append(two_fold_accuracy(cut[:, order], degraded[order]))
+            values = torch.stack([row[layer] for row in rows]).double()  # [2n, d]
+            by_layer.append(_measured(values.view(len(rows), slices, WIDTH).transpose(0, 1)))
             yield Advanced(1)
-        tensors |= {f"{level}.{name}": torch.stack(by_layer).float() for name, by_layer in found.items()}
+        for name in by_layer[0]:
+            tensors[f"{level}.{name}"] = torch.stack([measured[name] for measured in by_layer]).float()
+
+
+def _measured(cut: Tensor) -> dict[str, Tensor]:
+    """Return a layer's directions `[H, WIDTH]`, the spread `[H]` along them, and how well they separate `[H]`.
+
+    Args:
+        cut: `[H, 2n, WIDTH]`, slices of n clean outputs, then of n degraded ones.
+    """
+    n = cut.shape[1] // 2
+    order = torch.randperm(2 * n, generator=torch.Generator().manual_seed(SEED))
+    degraded = torch.arange(2 * n) >= n
+    direction = F.normalize(cut[:, :n].mean(dim=1) - cut[:, n:].mean(dim=1), dim=1)  # [H, WIDTH]
+    along = (cut @ direction[..., None])[..., 0]  # [H, 2n]
+    return {
+        "direction": direction,
+        "spread": along.std(dim=1, correction=0),
+        "accuracy": two_fold_accuracy(cut[:, order], degraded[order]),
+    }
 
 
 def calibration(
@@ -158,9 +189,12 @@ def calibration(
 
 def _levels(outputs: Units[Tensor]) -> dict[str, list[int]]:
     """Return the levels that two questions or more have, with a clean one, and the numbers of these questions."""
-    units = [(int(number), kind) for number, kind in map(str.split, outputs) if f"{number} clean" in outputs]
-    levels = {level: sorted(number for number, kind in units if kind == level) for level in LEVELS}
-    return {level: numbers for level, numbers in levels.items() if len(numbers) > 1}
+    numbers: dict[str, list[int]] = {level: [] for level in LEVELS}
+    for unit in outputs:
+        number, kind = unit.split()
+        if kind in numbers and f"{number} clean" in outputs:
+            numbers[kind].append(int(number))
+    return {level: sorted(numbers[level]) for level in LEVELS if len(numbers[level]) > 1}
 
 
 def summary(calibration: Calibration) -> Iterator[str]:
@@ -175,10 +209,12 @@ def summary(calibration: Calibration) -> Iterator[str]:
 
 def two_fold_accuracy(features: Tensor, labels: Tensor) -> Tensor:
     """Fit on each half of the rows, score on the other, and return the mean share of correct rows."""
-    middle, scores = len(labels) // 2, []
+    middle = len(labels) // 2
     halves = slice(0, middle), slice(middle, None)
+    scores = []
     for tested, fitted in (halves, halves[::-1]):
-        predicted = _logits(_with_bias(features[:, tested]), fit(features[:, fitted], labels[fitted])) > 0  # [H, n]
+        weights = fit(features[:, fitted], labels[fitted])
+        predicted = _logits(_with_bias(features[:, tested]), weights) > 0  # [H, n]
         scores.append((predicted == labels[tested]).double().mean(dim=1))
     return torch.stack(scores).mean(dim=0)
 
@@ -188,7 +224,8 @@ def fit(features: Tensor, labels: Tensor) -> Tensor:
 
     Newton's method; a step that does not reduce the loss is halved until it does.
     """
-    rows, truth = _with_bias(features), labels.to(features)  # [H, n, d + 1], [n]
+    rows = _with_bias(features)  # [H, n, d + 1]
+    truth = labels.to(features)  # [n]
     penalty = rows.new_ones(rows.shape[-1])
     penalty[-1] = 0
     weights = rows.new_zeros(len(rows), rows.shape[-1])

@@ -78,10 +78,13 @@ def read_pairs(path: Path, folder: Path, count: int = PICTURES) -> CaptionPairs:
     """
     pairs = []
     for where, row in read_rows(path):
-        name, prompt, true, hallucinated = (
-            text_of(where, row, key) for key in ("image", "question", "value", "h_value")
+        pair = CaptionPair(
+            located(str(folder / text_of(where, row, "image"))),
+            prompt=text_of(where, row, "question"),
+            true=text_of(where, row, "value"),
+            hallucinated=text_of(where, row, "h_value"),
         )
-        pairs.append(CaptionPair(located(str(folder / name)), prompt, true, hallucinated))
+        pairs.append(pair)
     if len(pairs) < FEWEST:
         raise DataError(f"{path}: expected {FEWEST} pictures or more with two captions, got {len(pairs)}")
     drawn = random.Random(SEED).sample(pairs, min(count, len(pairs)))
@@ -174,7 +177,8 @@ def measure(lvlm: Lvlm, pairs: Sequence[CaptionPair], units: Units[Shift], batch
     """Measure every picture, keep its shift in `units` by its number, and yield events."""
     lvlm.check_prompts((pair.prompt, pair.picture.label) for pair in pairs)
     ids = [str(number) for number in range(len(pairs))]
-    tower, masks = find_tower(lvlm.model), dict[str, Tensor]()
+    tower = find_tower(lvlm.model)
+    masks: dict[str, Tensor] = {}
     if tower is not None:
         patches = (tower.config.image_size // tower.config.patch_size) ** 2
         masks = dict(zip(ids, draw_masks(patches, len(pairs)), strict=True))
@@ -225,7 +229,10 @@ def image_directions(shifts: Sequence[Tensor]) -> Tensor:
     """
     layers, tokens, width = shifts[0].shape
     groups = [shift.reshape(tokens, layers * width) for shift in shifts]
-    found = [direction(torch.stack([group[number] for group in groups]).float()) for number in range(tokens)]
+    found = []
+    for number in range(tokens):
+        rows = torch.stack([group[number] for group in groups])
+        found.append(direction(rows.float()))
     return torch.stack(found).view(layers, tokens, width)[1:]
 
 
@@ -246,7 +253,8 @@ def direction(rows: Tensor) -> Tensor:
 
 def summary(calibration: Calibration) -> Iterator[str]:
     """Yield the number of pictures and what is steered."""
-    pictures, layers = calibration.origin.made_from["pictures"], len(calibration.tensors[TEXT])
+    pictures = calibration.origin.made_from["pictures"]
+    layers = len(calibration.tensors[TEXT])
     yield f"{pictures} pictures with a true and a hallucinated caption: directions of {layers} decoder layers"
     if IMAGE in calibration.tensors:
         layers, tokens, _ = calibration.tensors[IMAGE].shape
