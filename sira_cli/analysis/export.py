@@ -403,7 +403,9 @@ def _content(record: Record) -> tuple[str, str, list[str]]:
 def _writer(record: Record) -> str:
     """Return who wrote a text, and what is doubtful in it."""
     checked = str(record["schema"]).startswith("sira.check/")
-    by = "checked by " * checked + f"sira, {record.get('model', '')}".rstrip(", ")
+    by = f"sira, {record.get('model', '')}".rstrip(", ")
+    if checked:
+        by = f"checked by {by}"
     if not record.get("verify"):
         return by
     return f"{by}; unsure: {', '.join(str(one['thing']) for one in unsupported(record)) or 'nothing'}"

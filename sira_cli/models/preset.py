@@ -7,6 +7,7 @@ from __future__ import annotations
 import difflib
 import functools
 import json
+import math
 from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Annotated, Any, Literal
@@ -226,7 +227,8 @@ class Preset(Strict):
 
     def with_values(self, /, **settings: Any) -> Preset:
         """Like `with_settings`, but None is a value like any other: `beta=None` switches beta off."""
-        values, names = self.model_dump(mode="json"), {full_key(name): name for name in settings}
+        values = self.model_dump(mode="json")
+        names = {full_key(name): name for name in settings}
         for key, name in names.items():
             value = settings[name]
             if isinstance(value, str):
@@ -258,9 +260,14 @@ def keys() -> Mapping[str, Mapping[str, Any]]:
     """Return the keys of a preset that change a run, as `generation.top_p`, with their parts of its schema."""
     found: dict[str, Mapping[str, Any]] = {}
     for name, node in _schema()["properties"].items():
-        if name not in ("name", "description", "family", "model", "download_gb", "methods"):  # no run changes these
-            parts = _schema_at([name]).get("properties")
-            found |= {name: node} if parts is None else {f"{name}.{part}": each for part, each in parts.items()}
+        if name in ("name", "description", "family", "model", "download_gb", "methods"):
+            continue  # no run changes these
+        parts = _schema_at([name]).get("properties")
+        if parts is None:
+            found[name] = node
+            continue
+        for part, schema in parts.items():
+            found[f"{name}.{part}"] = schema
     return found
 
 
@@ -305,15 +312,26 @@ def validate(values: dict[str, Any], source: str, names: Mapping[str, str] = Map
     except ValidationError as error:
         problems = error.errors()
         for problem in problems:
-            if name := names.get(".".join(map(str, problem["loc"]))):
-                given = problem["input"]
-                shown = f"{given:g}" if isinstance(given, float) else json.dumps(given, ensure_ascii=False).strip('"')
+            name = names.get(_key_of(problem))
+            if name is not None:
+                shown = _shown(problem["input"])
                 raise SettingsError(f"`{name}=` {shown:.100}: {_expected(problem)}") from error
         raise SettingsError(f"{source}: {'; '.join(map(_explain, problems))}") from error
 
 
+def _key_of(problem: Any) -> str:
+    return ".".join(map(str, problem["loc"]))
+
+
+def _shown(value: Any) -> str:
+    """Return a value as it is typed."""
+    if isinstance(value, float):
+        return f"{value:g}"
+    return json.dumps(value, ensure_ascii=False).strip('"')
+
+
 def _explain(problem: Any) -> str:
-    key = ".".join(map(str, problem["loc"]))
+    key = _key_of(problem)
     if problem["type"] in ("extra_forbidden", "unexpected_keyword_argument"):
         *parents, name = problem["loc"]
         return f"unknown key `{key}`{nearest(str(name), _schema_at(parents).get('properties', {}))}"
@@ -334,20 +352,34 @@ def values_of(key: str) -> str:
     return _in_words(keys()[key])
 
 
+_WORDS = {"boolean": "true or false", "array": "a list", "null": "none", "object": "keys with values"}
+
+
 def _in_words(node: Mapping[str, Any]) -> str:
-    if some := node.get("anyOf"):
-        return ", or ".join(map(_in_words, some))
-    kind, above = node.get("type", "object"), node.get("exclusiveMinimum")
-    if kind not in ("integer", "number"):
-        others = {"boolean": "true or false", "array": "a list", "null": "none", "object": "keys with values"}
-        return others.get(kind) or Setting(str, "", choices=tuple(node.get("enum", ()))).values
-    limits = {"low": node.get("minimum", above), "high": node.get("maximum", node.get("exclusiveMaximum", 1e9))}
-    given = {name: limit for name, limit in limits.items() if limit is not None and limit < 1e9}
-    return Setting(int if kind == "integer" else float, "", above_low=above is not None, **given).values
+    if "anyOf" in node:
+        return ", or ".join(map(_in_words, node["anyOf"]))
+    kind = node.get("type", "object")
+    if kind in _WORDS:
+        return _WORDS[kind]
+    if kind == "string":
+        return Setting(str, "", choices=tuple(node.get("enum", ()))).values
+    above = node.get("exclusiveMinimum")
+    low = node.get("minimum", above)
+    high = node.get("maximum", node.get("exclusiveMaximum", 1e9))
+    setting = Setting(
+        int if kind == "integer" else float,
+        "",
+        low=-math.inf if low is None else low,
+        high=high if high < 1e9 else math.inf,  # a larger limit stands for none
+        above_low=above is not None,
+    )
+    return setting.values
 
 
 def nearest(name: str, known: Any) -> str:
     """Return a remark for an error, of at most a line: the nearest known name, or all known names."""
     close = difflib.get_close_matches(name, list(known), n=1, cutoff=0.5)
+    if close:
+        return f"; did you mean `{close[0]}`?"
     valid = ", ".join(sorted(set(known)))
-    return f"; did you mean `{close[0]}`?" if close else f" (valid: {valid})" if 0 < len(valid) <= 100 else ""
+    return f" (valid: {valid})" if 0 < len(valid) <= 100 else ""

@@ -128,7 +128,8 @@ def find_captions(
     if not found.pictures and (shard is None or found.without or found.failed):
         raise DataError(f"{one_line(places[0])}: holds no captions")
     found.pictures = found.pictures[:limit]
-    check_any_exists(found.pictures, "; names in a file start from its folder, or from `images=`" * bool(found.files))
+    hint = "; names in a file start from its folder, or from `images=`" if found.files else ""
+    check_any_exists(found.pictures, hint)
     return found
 
 

@@ -42,10 +42,12 @@ class ContinuedFile:
 
     def __init__(self, path: Path, *, overwrite: bool = False) -> None:
         """Open or create the file, lock out other processes, and read it."""
-        self.path, self._is_unused = path, not path.exists()
+        self.path = path
+        self._is_unused = not path.exists()
         self._overwrite = overwrite
         self._copy: Path | None = None  # of the file that is being replaced
-        self._file, self._end = open_locked(path), 0  # the second: of the whole lines
+        self._file = open_locked(path)
+        self._end = 0  # of the whole lines
         self._moving = threading.Lock()  # the file has one position, and pictures are looked up while others are added
         if not overwrite:
             try:
@@ -133,19 +135,21 @@ class ContinuedFile:
             except (FileNotFoundError, NotADirectoryError):
                 is_there = False
         if held.st_size != self._end:
+            way = "run the same command again to go on with them"
+            if held.st_size > self._end:
+                way = f"cut off what was added (truncate -s {self._end} FILE), then {way}"
             raise SiraError(
                 f"{self.path}: another program has changed it: it has {held.st_size} bytes, expected {self._end}: "
-                "the records that are left in it are kept; "
-                + f"cut off what was added (truncate -s {self._end} FILE), then " * (held.st_size > self._end)
-                + "run the same command again to go on with them"
+                f"the records that are left in it are kept; {way}"
             )
         if not is_there:
             make_folder(self.path.parent)
             copy = _copied(self._file, self.path, "rescued")
-            rename = f"rename it to {self.path.name} and " * (copy != self.path)
+            way = "run the same command again to go on"
+            if copy != self.path:
+                way = f"rename it to {self.path.name} and {way}"
             raise SiraError(
-                f"{self.path}: was removed or replaced during the run: all finished records are in {copy}: {rename}"
-                "run the same command again to go on"
+                f"{self.path}: was removed or replaced during the run: all finished records are in {copy}: {way}"
             )
 
 

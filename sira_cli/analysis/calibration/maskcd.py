@@ -92,16 +92,20 @@ def calibrate(lvlm: Lvlm, units: Units[ImageMass]) -> Calibration:
 
 def table(calibration: Calibration) -> Iterator[Table | str]:
     """Yield the heads that stand out, layer by layer."""
-    mass, made_from = calibration.tensors[MASS], calibration.origin.made_from  # [L, H]
-    z, threshold, rows = z_scores(mass), usual_threshold(mass.shape[1]), []
+    mass = calibration.tensors[MASS]  # [L, H]
+    made_from = calibration.origin.made_from
+    z = z_scores(mass)
+    threshold = usual_threshold(mass.shape[1])
+    rows = []
     for layer, (masses, scores) in enumerate(zip(mass, z, strict=True)):
         heads = (scores > threshold).nonzero().flatten().tolist()
         named = ", ".join(f"{head} ({float(masses[head]):.2f})" for head in heads)
         rows.append([str(layer), f"{float(masses.mean()):.2f}", f"{float(scores.max()):.2f}", named or "-"])
     yield Table((), ("layer", "mean mass", "largest z"), [rows], words=("image heads",))
-    count, pictures = int((z > threshold).sum()), made_from["pictures"]
+    count = int((z > threshold).sum())
+    pictures = "1 picture" if made_from["pictures"] == 1 else f"{made_from['pictures']} pictures"
     yield (
-        f"{pictures} picture{'s' * (pictures != 1)}, {made_from['rows']:,} tokens; {count} of {mass.numel()} heads "
+        f"{pictures}, {made_from['rows']:,} tokens; {count} of {mass.numel()} heads "
         f"have a z-score above {threshold:.4g} within their layer (in brackets: attention mass on the image)"
     )
     if not count:

@@ -130,8 +130,11 @@ class SupportReport(Report):
     def table(self) -> Iterator[str]:
         """Yield the counts, and the threshold with its effect."""
         one, other = self.objects
-        counts = "".join(f", {count:,} {kind}" for kind, count in self.objects.items())
-        yield f"{self.pictures:,} pictures{counts}" + f", {self.unknown:,} without a label" * bool(self.unknown)
+        counts = [f"{self.pictures:,} pictures"]
+        counts += [f"{count:,} {kind}" for kind, count in self.objects.items()]
+        if self.unknown:
+            counts.append(f"{self.unknown:,} without a label")
+        yield ", ".join(counts)
         yield f"the model says yes to {self.yes[0]:.1%} of the {one} and to {self.yes[1]:.1%} of the {other}"
         yield f"min_support = {self.threshold:g}: {RULES[self.by]}"
         yield f"below it: {self.below[0]:.1%} of the {one}, {self.below[1]:.1%} of the {other}"
