@@ -49,15 +49,17 @@ class Tally:
 def common(tallies: Mapping[str, Tally], pictures: Mapping[str, str]) -> dict[str, Tally]:
     """Leave out pictures that failed under any method, except methods without any answers."""
     answered = {name: tally for name, tally in tallies.items() if tally.right}
-    asked = {ask for tally in answered.values() for ask in tally.right}
-    failed = {pictures[ask] for tally in answered.values() for ask in asked - tally.right.keys()}
-    return {
-        name: Tally(
-            {picture: counts for picture, counts in tally.counts.items() if picture not in failed},
-            {ask: right for ask, right in tally.right.items() if pictures[ask] not in failed},
+    asked = set[str]().union(*(tally.right for tally in answered.values()))
+    failed: set[str] = set()
+    for tally in answered.values():
+        failed |= {pictures[ask] for ask in asked - tally.right.keys()}
+    left = {}
+    for name, tally in answered.items():
+        left[name] = Tally(
+            counts={picture: counts for picture, counts in tally.counts.items() if picture not in failed},
+            right={ask: right for ask, right in tally.right.items() if pictures[ask] not in failed},
         )
-        for name, tally in answered.items()
-    }
+    return left
 
 
 def ratio(part: float, whole: float) -> float:
@@ -140,22 +142,20 @@ class Estimate:
 
     def minus(self, other: Estimate) -> Figure:
         """Return the difference, with its interval, to the same figure of other answers about the same pictures."""
-        value, influence = self.value - other.value, self.influence - other.influence
+        value = self.value - other.value
+        influence = self.influence - other.influence
         if self.share is None or other.share is None:
             return _mean_figure(value, influence)
         if not (self.share.answers and other.share.answers):
             return Figure(value, value, value)
         share = Share((self.share.answers + other.share.answers) / 2, (self.share.weight + other.share.weight) / 2)
         added = (influence + value * share.weight) / 100  # what each picture adds to the difference
-        (gain, gain_low, gain_high, gained), (loss, loss_low, loss_high, lost) = (
-            _one_way(np.maximum(sign * added, 0), share) for sign in (1, -1)
-        )
-        scatter = math.sqrt((gained @ gained) * (lost @ lost))
-        alike = float(gained @ lost) / scatter if scatter else 0.0  # their correlation
-        below, above = (
-            math.sqrt(max(one**2 + two**2 - 2 * alike * one * two, 0.0))
-            for one, two in ((gain - gain_low, loss_high - loss), (gain_high - gain, loss - loss_low))
-        )
+        gains = _Changes.of(np.maximum(added, 0), share)
+        losses = _Changes.of(np.maximum(-added, 0), share)
+        scatter = math.sqrt((gains.influence @ gains.influence) * (losses.influence @ losses.influence))
+        alike = float(gains.influence @ losses.influence) / scatter if scatter else 0.0  # their correlation
+        below = _distance(gains.part - gains.low, losses.high - losses.part, alike)
+        above = _distance(gains.high - gains.part, losses.part - losses.low, alike)
         return Figure(value, value - 100 * below, value + 100 * above)
 
 
@@ -186,13 +186,28 @@ def _mean_figure(value: float, influence: np.ndarray) -> Figure:
     return Figure(value, value - half, value + half)
 
 
-def _one_way(added: np.ndarray, share: Share) -> tuple[float, float, float, np.ndarray]:
-    """Return the share of gains, or of losses, with the ends of its interval and its influence."""
-    total = float(added.sum())
-    influence = added - total * share.weight
-    part = min(total, 1.0)
-    low, high = wilson(part, share.effective(part, influence, PRIOR_CHANGES))
-    return part, low, high, influence
+@dataclass(frozen=True)
+class _Changes:
+    """The share of gains, or of losses, between two methods, with its interval."""
+
+    part: float
+    low: float
+    high: float
+    influence: np.ndarray  # `[N]`
+
+    @classmethod
+    def of(cls, added: np.ndarray, share: Share) -> _Changes:
+        """Return the share of what each picture adds to it, `[N]`."""
+        total = float(added.sum())
+        influence = added - total * share.weight
+        part = min(total, 1.0)
+        low, high = wilson(part, share.effective(part, influence, PRIOR_CHANGES))
+        return cls(part, low, high, influence)
+
+
+def _distance(one: float, other: float, alike: float) -> float:
+    """Return the distance from a difference to an end of its interval, from those of two correlated shares."""
+    return math.sqrt(max(one**2 + other**2 - 2 * alike * one * other, 0.0))
 
 
 # Figures of sums of counts, by the delta method.
@@ -209,25 +224,25 @@ def estimates(
     total = dict(zip(names, counts.sum(axis=0).tolist(), strict=True))
     influence = counts @ _slopes(total, smooth or figures)  # [N, figures]
     influence -= influence.mean(axis=0)
-    columns = {name: number for number, name in enumerate(names)}
-    sizes = {name: counts[:, [columns[count] for count in of]].sum(axis=1) for name, of in denominators.items()}
-    shares = {name: Share.of(size) for name, size in sizes.items()}
-    return {
-        name: Estimate(float(value), influence[:, number], shares.get(name))
-        for number, (name, value) in enumerate(figures(total).items())
-    }
+    by_name = {}
+    for number, (name, value) in enumerate(figures(total).items()):
+        share = None
+        if name in denominators:
+            columns = [names.index(count) for count in denominators[name]]
+            share = Share.of(counts[:, columns].sum(axis=1))
+        by_name[name] = Estimate(float(value), influence[:, number], share)
+    return by_name
 
 
 def _slopes(total: Mapping[str, float], figures: Figures) -> np.ndarray:
     """Return each figure's derivative by each count, `[names, figures]`; 0 for a count that no picture has."""
-    rows, none = [], np.zeros(len(figures(total)))
-    for name, count in total.items():
-        if not count:
-            rows.append(none)
-            continue
-        more, fewer = (figures({**total, name: count * (1 + step)}) for step in (STEP, -STEP))
-        rows.append((np.array([*more.values()]) - np.array([*fewer.values()])) / (2 * STEP * count))
-    return np.array(rows)
+    slopes = np.zeros((len(total), len(figures(total))))
+    for row, (name, count) in zip(slopes, total.items(), strict=True):
+        if count:
+            more = figures({**total, name: count * (1 + STEP)})
+            fewer = figures({**total, name: count * (1 - STEP)})
+            row[:] = np.subtract([*more.values()], [*fewer.values()]) / (2 * STEP * count)
+    return slopes
 
 
 @dataclass(frozen=True)
