@@ -28,14 +28,19 @@ from sira_cli.eval.statistics import Counts, Figure, MethodFigures, Tally, ratio
 from sira_cli.methods import METHODS, find
 from sira_cli.models.preset import read_value
 from sira_cli.run.lvlm import Lvlm, load
-from tools.choose import FOLDER, Chosen, method_of, read_chosen
+from tools.choose import FOLDER, STRENGTHS, Chosen, method_of, read_chosen
 from tools.grammar import instances, is_broken
 
 FILE = FOLDER / "figures.json"
 FIGURES = ("CHAIRs", "CHAIRi", "coverage", "F1", "instances", "broken", "words", "adversarial accuracy")
 DENOMINATORS = {**CAPTION_DENOMINATORS, "instances": ("instances",), "broken": ("captions",)}
 TITLES = {"instances": "instances that do not exist", "broken": "broken texts"}
-VALIDATION, LEAST, AUTHORS = "validation", "least", "authors"  # where settings come from
+# Where settings come from: chosen on validation scenes, they fulfil the rule or miss it by the least; an earlier
+# rule chose them; or nothing was chosen.
+VALIDATION = "validation"
+LEAST = "least"
+EARLIER = "earlier"
+AUTHORS = "authors"
 TIMED = 20  # scenes, unless fewer are measured
 BATCH = 25  # captions with a second look
 SEEDS = {"test": TEST_SEEDS, "validation": VALIDATION_SEEDS}
@@ -48,9 +53,7 @@ class Comparison:
 
     report: SceneReport  # figures and outcomes; the others are compared with the first method
     settings: dict[str, dict[str, Any]]  # of each method, the chosen ones, or all of its own
-    origin: dict[
-        str, str
-    ]  # chosen on validation scenes: `validation`, `least` if none fulfils the rule; else `authors`
+    origin: dict[str, str]  # of each method: `validation`, `least`, `earlier` or `authors`
     cost: dict[str, Spread]  # by method, the time of a caption relative to greedy's of the same scene
     timed: int  # number of scenes for `cost`
 
@@ -84,7 +87,8 @@ class Comparison:
             "± half its 95 % interval; ≈: no difference shown. F1: of the kinds of objects named. Instances: more of a "
             "kind than there are. Broken: a checker of grammar, articles and numbers found a fault. "
             f"time: a caption's, relative to {first}'s of the same scene, median of {self.timed}. ¹ The authors' "
-            "settings. ² No setting that was tried fulfils the rule: this one misses it by the least."
+            "settings. ² No setting that was tried fulfils the rule: this one misses it by the least. ³ Chosen by an "
+            "earlier rule."
         )
 
     def _settings(self, method: str) -> str:
@@ -92,7 +96,7 @@ class Comparison:
 
 
 def settings_text(method: str, settings: Mapping[str, Any], origin: str) -> str:
-    """Return a method's settings for people; ¹: they are its authors', ²: none that was tried fulfils the rule."""
+    """Return a method's settings for people, with the marks that the legend explains."""
     if origin == AUTHORS:
         return ""
     shown = values_text(settings)
@@ -100,6 +104,8 @@ def settings_text(method: str, settings: Mapping[str, Any], origin: str) -> str:
         shown += " ¹"
     if origin == LEAST:
         shown += " ²"
+    if origin == EARLIER:
+        shown += " ³"
     return shown
 
 
@@ -193,8 +199,15 @@ def origin_of(choice: Chosen) -> str:
     return VALIDATION if choice.fulfils else LEAST
 
 
+def origin_now(method: str, settings: Mapping[str, Any], chosen: Mapping[str, Chosen]) -> str:
+    """Return where the settings of an earlier measurement come from, by the choices that there are now."""
+    if method in chosen and find(method).with_values(**settings) == method_of(method, chosen):
+        return origin_of(chosen[method])
+    return EARLIER if method in STRENGTHS else VALIDATION if method == "sira" else AUTHORS
+
+
 def joined(earlier: Comparison, found: Comparison, chosen: Mapping[str, Chosen]) -> Comparison:
-    """Add the rows of an earlier comparison that were measured under the settings that are chosen now.
+    """Add the rows of an earlier comparison to those of another.
 
     Raises:
         ValueError: the two are about other scenes, or greedy decoding gave other captions.
@@ -202,11 +215,7 @@ def joined(earlier: Comparison, found: Comparison, chosen: Mapping[str, Chosen])
     alike = earlier.report.scenes == found.report.scenes
     if not alike or earlier.report.figures["greedy"] != found.report.figures["greedy"]:
         raise ValueError("the file has other scenes or another model: measure all methods, or give another --output")
-    sources = dict.fromkeys(found.report.figures, found)
-    for name in earlier.report.figures:
-        measured = find(name).with_values(**earlier.settings.get(name, {})) if name in chosen else find(name)
-        if name not in sources and measured == method_of(name, chosen):
-            sources[name] = earlier
+    sources = {**dict.fromkeys(earlier.report.figures, earlier), **dict.fromkeys(found.report.figures, found)}
     kept = {name: sources[name] for name in dict.fromkeys(("greedy", *METHODS)) if name in sources}
 
     def rows(part: Callable[[Comparison], Mapping[str, T]]) -> dict[str, T]:
@@ -220,10 +229,9 @@ def joined(earlier: Comparison, found: Comparison, chosen: Mapping[str, Chosen])
         outcomes=rows(lambda source: source.report.outcomes),
     )
     settings = rows(lambda source: source.settings)
-    origin = rows(lambda source: source.origin)
-    for name in kept.keys() & chosen.keys():
-        settings[name] = chosen[name].settings
-        origin[name] = origin_of(chosen[name])
+    origin = {}
+    for name, values in settings.items():
+        origin[name] = found.origin[name] if name in found.origin else origin_now(name, values, chosen)
     return Comparison(report, settings, origin, rows(lambda source: source.cost), found.timed)
 
 

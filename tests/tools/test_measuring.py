@@ -27,7 +27,7 @@ from sira_cli.run.lvlm import load
 from sira_cli.run.task import Caption
 from tools import choose, looks, support
 from tools import comparison as comparison_module
-from tools.choose import method_of, read_chosen, write_chosen
+from tools.choose import Chosen, method_of, read_chosen, write_chosen
 from tools.comparison import Comparison, compare
 from tools.grammar import broken_sentences, instances, is_broken, is_right
 
@@ -86,8 +86,17 @@ def test_settings_are_shown_with_where_they_come_from():
     assert shown("vcd", {"alpha": 1.0, "noise_step": 500}, "validation") == "alpha = 1, noise_step = 500 ¹"
     assert shown("vcd", {"alpha": 0.25, "noise_step": 500}, "least") == "alpha = 0.25, noise_step = 500 ²"
     assert shown("vcd", {"alpha": 1.0, "noise_step": 500}, "least") == "alpha = 1, noise_step = 500 ¹ ²"
+    assert shown("vcd", {"alpha": 0.25, "noise_step": 300}, "earlier") == "alpha = 0.25, noise_step = 300 ³"
     assert shown("greedy+apc", {"beta": 0.1}, "authors") == ""
     assert shown("sira", {"k": 4, "alpha": 0.5}, "validation") == "K = 4, alpha = 0.5"
+
+
+def test_settings_that_are_not_chosen_now_are_those_of_an_earlier_rule():
+    choice = Chosen(settings={"gamma": 0.3}, fulfils=False, scenes=1, greedy={}, tried=())
+    now = partial(comparison_module.origin_now, "flb")
+    assert now({"gamma": 0.3}, {"flb": choice}) == "least"
+    assert now({"gamma": 0.3}, {"flb": replace(choice, fulfils=True)}) == "validation"
+    assert now({"gamma": 0.1}, {"flb": choice}) == now({"gamma": 0.3}, {}) == "earlier"
 
 
 def test_a_method_measured_later_joins_the_others():
@@ -104,8 +113,7 @@ def test_a_method_measured_later_joins_the_others():
     assert [*found.report.figures] == ["greedy", "sira", "flb", "opera"]
     assert found.report.figures["sira"] == shipped.report.figures["sira"]
     assert found.cost["opera"] == shipped.cost["opera"]
-    other = replace(chosen["flb"], settings={"gamma": 9.0})
-    assert "flb" not in comparison_module.joined(first, second, chosen | {"flb": other}).report.figures
+    assert found.settings["flb"] == shipped.settings["flb"]
     with pytest.raises(ValueError, match="other scenes or another model"):
         comparison_module.joined(replace(first, report=replace(first.report, scenes=9)), second, chosen)
 
@@ -194,8 +202,7 @@ def test_what_ships_was_measured_on_all_test_scenes():
     assert shipped.report.scenes >= 1000
     assert {"greedy", "sira"} <= {*shipped.report.figures} <= {*METHODS}
     for name in {*shipped.report.figures} & {*chosen}:
-        assert shipped.settings[name] == chosen[name].settings
-        assert shipped.origin[name] == ("validation" if chosen[name].fulfils else "least")
+        assert shipped.origin[name] == comparison_module.origin_now(name, shipped.settings[name], chosen)
     card = SceneReport.shipped()  # the same model, scenes and settings
     for name in ("greedy", "sira"):
         for key, figure in card.figures[name].items():
