@@ -260,6 +260,11 @@ def methods_figures() -> str:
     return _narrow(comparison.Comparison.read().tables(), without="CHAIRs")
 
 
+def later_figures() -> str:
+    """Return figures of methods whose settings were chosen later, on fewer scenes."""
+    return _narrow(comparison.Comparison.read(FOLDER / "figures-250.json").table(), without="CHAIRs")
+
+
 def ledger_cost() -> str:
     """Return the cost of resuming with a file of a million records."""
     return fill(ledger.sentences(_record("ledger")), WIDTH)
