@@ -262,7 +262,7 @@ class Recorder:
         shares = logprobs[:, ids].clamp(min=least).tolist()
         rows = []
         for place, token in enumerate(tokens):
-            row = self._lvlm.vocabulary.describe(token)
+            row = {**self._lvlm.vocabulary.describe(token)}
             for view, logit, logprob, rank in zip(VIEWS, picked, shares, ranks, strict=True):
                 row[view] = {"logit": logit[place], "logprob": logprob[place], "rank": rank[place]}
             rows.append(row)
