@@ -14,7 +14,6 @@ from sira_cli.pictures.picture import File, OpenedPicture, Picture
 if TYPE_CHECKING:
     from sira_cli.methods.prompts import Shown
     from sira_cli.models.model import LoadedModel
-    from sira_cli.run.lvlm import Lvlm
 
 _log = logging.getLogger(__name__)
 
@@ -128,7 +127,7 @@ class Task(ABC, Generic[R]):
         """Return the task for a revision of the model, on a server."""
         return self
 
-    def model(self, lvlm: Lvlm) -> Lvlm:
+    def model(self, lvlm: Any) -> Any:
         """Return a loaded model under the method and the preset of the task; by default, as it is."""
         return lvlm
 
@@ -136,7 +135,7 @@ class Task(ABC, Generic[R]):
         """Check that a loaded model can do the task, before the first picture."""
 
     def blank(self, lvlm: LoadedModel) -> R | None:
-        """Return what is equal in all results of a model, to be checked before the first picture."""
+        """Return a result without a picture: all that is equal in the results of a model; None if nothing is."""
         return None
 
     def first_prompt(self, picture: Picture) -> str:

@@ -31,7 +31,6 @@ if TYPE_CHECKING:
     from sira_cli.methods.prompts import Shown
     from sira_cli.models.model import LoadedModel
     from sira_cli.models.progress import Trail
-    from sira_cli.run.lvlm import Lvlm
 
 OPENED = 2  # pictures
 # Fields of an answer that its record has by the same names; of warnings, there are more about the picture.
@@ -177,7 +176,7 @@ class PictureTask(Task[Result]):
         return None if self.verify is None else self.verify.settings(self.preset)
 
     @override
-    def model(self, lvlm: Lvlm) -> Lvlm:
+    def model(self, lvlm: Any) -> Any:
         """Return a loaded model under the method and the preset of the task."""
         if lvlm.decoder == self.method and lvlm.preset is self.preset:
             return lvlm

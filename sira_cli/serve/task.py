@@ -138,7 +138,7 @@ class ChatTask(Task[Result]):
 
     @override
     def settle(self, lvlm: LoadedModel, item: Any, answer: Text, milliseconds: float = 0.0) -> None:
-        """Report the end of a text, after a second look if one is due; or why there is none."""
+        """Report the end of a text, after a second look if one is due, or the reason why it has no end."""
         job = item.job
         if job.gone:
             return

@@ -315,7 +315,7 @@ class Turns:
 
 
 def settings_of(lvlm: Lvlm) -> dict[str, Any]:
-    """Return what decides the times of a loaded model, as JSON holds it."""
+    """Return the settings that decide the times of a loaded model, as JSON holds them."""
     return flat(lvlm.preset.decisive()) | {
         "checkpoint": lvlm.revision,
         "dtype": lvlm.dtype,
