@@ -193,16 +193,6 @@ def costs_table() -> str:
     return f"{_table(rows)}\n\n{where} bfloat16, unless float32 is named."
 
 
-def caption_seconds() -> str:
-    """Return the seconds of a caption in batches on a GPU."""
-    report = bench_report("gpu-llava-1.5-7b-batch-8")
-    length = max(report.lengths)
-    seconds = [row.requests[length].seconds.median / row.batch for row in report.rows]
-    methods = ", ".join(f"{each:.2f} s under `{row.method}`" for each, row in zip(seconds, report.rows, strict=True))
-    where = f"batches of {report.rows[0].batch}, LLaVA-1.5 7B's shape, {report.dtype}, {report.device}"
-    return f"A caption of {length} tokens took {methods}\n({where}; [command](bench/README.md))."
-
-
 def thousand_photographs() -> str:
     """Return how long the captions of 1,000 pictures take on the machines that were measured."""
     rows = [["model's shape", "on", "at once", "one caption", "1,000"]]
