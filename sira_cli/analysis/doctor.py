@@ -21,7 +21,7 @@ from sira_cli.models.hub import REACHABLE, find_checkpoint, hub_state
 from sira_cli.models.placement import pick_device
 from sira_cli.models.sizes import DeviceMemory, downwards, memory_for_models, needed
 from sira_cli.pictures.opening import endings
-from sira_cli.run.records import Report
+from sira_cli.run.reports import Report
 
 if TYPE_CHECKING:
     from packaging.requirements import Requirement

@@ -37,7 +37,7 @@ from sira_cli.pictures.picture import Picture
 from sira_cli.run.events import StageStarted
 from sira_cli.run.items import Batch, Item, Task
 from sira_cli.run.lvlm import Lvlm
-from sira_cli.run.records import Table
+from sira_cli.run.reports import Table
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

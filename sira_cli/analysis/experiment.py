@@ -16,7 +16,8 @@ from sira_cli.errors import SettingsError, install
 from sira_cli.parsing import from_json
 from sira_cli.run.events import Advanced, FailedPicture, Halved, StageStarted
 from sira_cli.run.ledger import ContinuedFile, check_same
-from sira_cli.run.records import Report, as_line
+from sira_cli.run.records import as_line
+from sira_cli.run.reports import Report
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

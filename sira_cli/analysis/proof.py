@@ -36,7 +36,7 @@ from sira_cli.methods.base import Ability
 from sira_cli.models.processor import refusing
 from sira_cli.models.vocabulary import EndTokens
 from sira_cli.run.lvlm import Lvlm
-from sira_cli.run.records import Report
+from sira_cli.run.reports import Report
 
 TOKENS = 8  # compared
 TIMED = 3  # decodings by each method, of which the fastest counts

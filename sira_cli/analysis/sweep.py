@@ -31,7 +31,8 @@ from sira_cli.models.preset import Preset
 from sira_cli.run.events import FailedPicture, StageStarted
 from sira_cli.run.items import Batch, Item, Task
 from sira_cli.run.lvlm import Lvlm
-from sira_cli.run.records import Table, flat, hash_of
+from sira_cli.run.records import flat, hash_of
+from sira_cli.run.reports import Table
 from sira_cli.run.runner import BatchSize
 
 if TYPE_CHECKING:

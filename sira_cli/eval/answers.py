@@ -210,7 +210,7 @@ class _Recorded:
     path: Path
     where: str
     ok: bool
-    text: str  # the answer, or why there is none
+    text: str  # the answer, or the reason of a failure
     seconds: float | None  # None: not recorded
 
 

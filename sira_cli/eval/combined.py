@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from sira_cli.eval.benchmark import MEAN
 from sira_cli.eval.report import EvalReport, MethodRow
 from sira_cli.eval.statistics import Figure
-from sira_cli.run.records import Table
+from sira_cli.run.reports import Table
 
 # The figures of several benchmarks in the table, with their heads: with CHAIR's two lengths it is 120 columns wide.
 MAIN = {

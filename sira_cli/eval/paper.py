@@ -33,7 +33,7 @@ def printed(preset_or_model: str, benchmark: str, group: str, method: str) -> di
 
 
 def _row(*place: str) -> dict[str, Any]:
-    """Return the figures at a place: table, model, benchmark, group and method; none if there are none."""
+    """Return the figures at a place, which may have no figures: table, model, benchmark, group and method."""
     found: Any = results()
     for part in place:
         found = found.get(part, {})

@@ -18,7 +18,7 @@ from sira_cli.eval.benchmark import MEAN, Benchmark, Part
 from sira_cli.eval.paper import decimals, known_model, printed, results
 from sira_cli.eval.published import Expected, as_lines, expected
 from sira_cli.eval.statistics import Counts, Figure, McNemarTest, MethodFigures, Tally, common, compare_pairs
-from sira_cli.run.records import Report, Table
+from sira_cli.run.reports import Report, Table
 
 INTERVALS = "pictures: Wilson's, of the effective number of answers; differences by MOVER"
 FEW = 30  # pictures
@@ -311,6 +311,6 @@ def label(name: str, settings: Mapping[str, Any]) -> str:
 
 
 def _number(settings: Mapping[str, Any], name: str) -> float:
-    """Return a number among settings; 0 if it is none, as in answers of another tool."""
+    """Return a number among settings; 0 for another value, as in answers of another tool."""
     value = settings.get(name)
     return value if isinstance(value, int | float) else 0

@@ -6,7 +6,7 @@ import pytest
 from rich.console import Console
 
 from sira_cli.cli.terminal import output
-from sira_cli.run.records import Table
+from sira_cli.run.reports import Table
 
 NAMES = ["greedy", "sira", "a method with a long name"]
 HEADS = [f"figure {number}" for number in range(9)]

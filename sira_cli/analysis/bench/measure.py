@@ -36,7 +36,8 @@ from sira_cli.methods.second_pass import SecondPass
 from sira_cli.models.memory import cache_bytes, peak_memory
 from sira_cli.models.placement import devices_of
 from sira_cli.run.lvlm import Lvlm
-from sira_cli.run.records import Report, Table, flat
+from sira_cli.run.records import flat
+from sira_cli.run.reports import Report, Table
 
 WARM_UP = 4  # tokens
 ROUND = "batch {}, round {}"  # the name of a unit

@@ -32,7 +32,8 @@ from sira_cli.pictures.picture import Picture
 from sira_cli.run.events import StageStarted
 from sira_cli.run.items import Batch, Item, Task
 from sira_cli.run.lvlm import Lvlm
-from sira_cli.run.records import Table, hash_of
+from sira_cli.run.records import hash_of
+from sira_cli.run.reports import Table
 
 
 class ImageMass(NamedTuple):

@@ -28,7 +28,7 @@ from sira_cli.eval.chair import HEADS, Chair, image_of
 from sira_cli.look.words import Thing, WordList, shipped
 from sira_cli.pictures.records import is_failure, read_newest
 from sira_cli.pictures.rows import brief, read_json
-from sira_cli.run.records import Report
+from sira_cli.run.reports import Report
 
 PER_PICTURE = 8  # controls of each caption, if the others name so many
 SEED = 0  # of the choice of controls
