@@ -136,5 +136,7 @@ def _prepared(streams: Streams, groups: Any, start: int, end: int) -> tuple[dict
         seq_lens_cpu_upper_bound=torch.tensor([end], dtype=torch.int32),
         is_prefilling=torch.from_numpy(prefilling),
     )
-    step = plan(starts, np.array([start]), np.array([0]), streams.requests, prefilling, end - start)
-    return metadata | streams.prepare(step, tables, np.array([0])), by_name
+    slot = np.array([0])
+    computed = np.array([start])
+    step = plan(starts, computed, slot, streams.requests, prefilling, end - start)
+    return metadata | streams.prepare(step, tables, slot, computed), by_name

@@ -57,4 +57,4 @@ def _metadata(runner: Any, build: Any, *args: Any, **named: Any) -> Any:
     )
     groups = range(len(runner.kv_cache_config.kv_cache_groups))
     tables = [batch.block_table[group].get_device_tensor(count) for group in groups]
-    return found | streams.prepare(step, tables, slots), more
+    return found | streams.prepare(step, tables, slots, computed), more

@@ -20,6 +20,8 @@ ADDED = ("version", "load_format")  # by `prepare` and `adapt`
 OPERATORS = ("vllm::sira_fork", "vllm::sira_two_streams", "vllm::sira_recurrent")
 CACHES = ("auto", "bfloat16", "float16", "float32")  # without scales of their own
 REQUESTS = "sira_cli.vllm.requests"
+SCHEDULER = "sira_cli.vllm.scheduler.Scheduler"
+ASYNC_SCHEDULER = "sira_cli.vllm.scheduler.AsyncScheduler"
 CPU = "vllm.v1.worker.cpu_worker.CPUWorker"
 BOTH_WAYS = (
     "gemma3",
@@ -80,11 +82,19 @@ def prepare(args: Any) -> None:
     resolved = {name: getattr(config, name) for name in SETTINGS} | {"version": __version__}
     args.additional_config = {**args.additional_config, KEY: resolved}
     if args.enable_prefix_caching is None:  # vLLM's default is on
-        args.enable_prefix_caching = False
+        args.enable_prefix_caching = _has_v2() and not args.create_model_config().is_hybrid
     if args.compilation_config.cudagraph_mode is None:  # in a decoding step both streams have the same rows
         from vllm.config import CUDAGraphMode
 
         args.compilation_config.cudagraph_mode = CUDAGraphMode.FULL_DECODE_ONLY
+
+
+def _has_v2() -> bool:
+    """Return whether vLLM takes its model runner V2, as far as the settings of the engine leave the choice to it."""
+    from vllm import envs
+    from vllm.triton_utils import HAS_TRITON
+
+    return bool(HAS_TRITON if envs.VLLM_USE_V2_MODEL_RUNNER is None else envs.VLLM_USE_V2_MODEL_RUNNER)
 
 
 def adapt(config: Any) -> None:
@@ -104,6 +114,8 @@ def adapt(config: Any) -> None:
     scheduler = config.scheduler_config
     scheduler.max_num_scheduled_tokens = max(1, scheduler.max_num_batched_tokens // 2)
     scheduler.disable_chunked_mm_input = config.model_config.is_mm_prefix_lm  # tokens of a picture see all of it
+    if config.cache_config.enable_prefix_caching:
+        scheduler.scheduler_cls = ASYNC_SCHEDULER if scheduler.async_scheduling else SCHEDULER
     compilation = config.compilation_config
     if compilation.splitting_ops:  # what tells the streams apart runs between the graphs
         compilation.splitting_ops = [*compilation.splitting_ops, *OPERATORS]
@@ -123,7 +135,7 @@ def refusals(config: Any) -> Iterator[tuple[str, str]]:
         advice = f"give --max-model-len {half} at most, or a larger --max-num-batched-tokens"
         yield f"{both_ways}, in pictures that are cut", advice
     if cache.enable_prefix_caching:
-        yield "prefix caching", "leave out --enable-prefix-caching"
+        yield from _refusals_of_sharing(config)
     if config.speculative_config is not None:
         yield "speculative decoding", "leave out --speculative-config"
     if parallel.pipeline_parallel_size > 1:
@@ -159,3 +171,15 @@ def refusals(config: Any) -> Iterator[tuple[str, str]]:
         yield f"CUDA graphs of {mode}", 'set "cudagraph_mode" to "FULL_DECODE_ONLY", "PIECEWISE" or "NONE"'
     elif mode != "NONE" and 2 * rows > scheduler.max_num_batched_tokens:
         yield f"CUDA graphs of {rows} rows", "double --max-num-batched-tokens: it counts both streams' rows"
+
+
+def _refusals_of_sharing(config: Any) -> Iterator[tuple[str, str]]:
+    """Yield features that exclude prefix caching, each with the change that helps."""
+    what = "prefix caching"
+    advice = "leave out --enable-prefix-caching"
+    if config.model_config.is_hybrid:
+        yield f"{what} of layers with a state per request", advice
+    if not config.use_v2_model_runner:
+        yield f"{what} in model runner V1", advice
+    if config.scheduler_config.scheduler_cls is not None:
+        yield f"{what} by another scheduler", "leave out --scheduler-cls, or give --no-enable-prefix-caching"

@@ -40,8 +40,6 @@ class Recurrent(Kind):
             return f"is {name}, a recurrent layer that is not known"
         if _forward(layer) not in ("", "forward_cuda", WHOLE):
             return f"runs {_forward(layer)}, which is not known"
-        if late and layer.cache_config.mamba_cache_mode != "none":
-            return "keeps states for other requests (prefix caching)"
         return ""
 
     def twin(self, layer: Any, name: str) -> Any:

@@ -24,7 +24,8 @@ class TwoStreamState:
     def initialize_kv_cache(self, kv_cache_config: Any, block_tables: Any) -> None:
         """Take the caches, and try both streams in them."""
         super().initialize_kv_cache(kv_cache_config, block_tables)  # type: ignore[misc]
-        self.streams.ready(kv_cache_config)
+        caching = self.streams.vllm_config.cache_config.enable_prefix_caching
+        self.streams.ready(kv_cache_config, block_tables.input_block_tables if caching else ())
         check(self.model, self.streams)
 
     def custom_sampler(self, sampler: Any) -> Any:
@@ -39,7 +40,7 @@ class TwoStreamState:
         super().add_request(req_index, new_req_data)  # type: ignore[misc]
         image = image_tokens(feature.mm_position for feature in new_req_data.mm_features)
         alpha = alpha_of(new_req_data.sampling_params, self.streams.config.alpha)
-        self.streams.requests.put(req_index, image, alpha)
+        self.streams.requests.put(req_index, image, alpha, new_req_data.num_computed_tokens)
 
     def prepare_attn(
         self, batch: Any, mode: Any, block_tables: Any, *more: Any, for_capture: bool = False, **named: Any
@@ -51,9 +52,10 @@ class TwoStreamState:
         prefilling = batch.is_prefilling_np
         slots = batch.idx_mapping_np if batch.prefill_len_np.any() else None  # vLLM warms up without prompts
         requests = self.streams.requests
-        if for_capture or mode.name == "FULL":
+        graph = for_capture or mode.name == "FULL"
+        if graph:
             step = plan_graph(computed, slots, requests, batch.num_reqs_after_padding)
         else:
             starts = batch.query_start_loc_np[: batch.num_reqs + 1]
             step = plan(starts, computed, slots, requests, prefilling, batch.num_tokens_after_padding)
-        return found | self.streams.prepare(step, block_tables, slots, capture=for_capture)
+        return found | self.streams.prepare(step, block_tables, slots, computed, graph=graph, capture=for_capture)

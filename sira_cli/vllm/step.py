@@ -21,6 +21,8 @@ class Requests:
         ends: the length of each of these.
         tokens: the number of image tokens in each.
         alpha: the strength of the contrast.
+        shared: how many of its first tokens lie in blocks of others, if a picture is among them; else 0.
+        first: of these, how many come before the picture.
     """
 
     def __init__(self, slots: int) -> None:
@@ -28,9 +30,21 @@ class Requests:
         self.ends = np.zeros(slots, dtype=np.int64)
         self.tokens = np.zeros(slots, dtype=np.int64)
         self.alpha = np.zeros(slots, dtype=np.float32)
+        self.shared = np.zeros(slots, dtype=np.int64)
+        self.first = np.zeros(slots, dtype=np.int64)
 
-    def put(self, slot: int, image: Numbers, alpha: float) -> None:
-        """Take a request into a slot, in place of the one that was there."""
+    def put(self, slot: int, image: Numbers, alpha: float, computed: int = 0) -> None:
+        """Take a request into a slot, in place of the one that was there.
+
+        Args:
+            slot: vLLM's number of its place.
+            image: which tokens of its prompt are image tokens, up to the end of the last picture.
+            alpha: the strength of its contrast.
+            computed: how many of its tokens are in blocks that others have filled.
+        """
+        shown = image[:computed].any()
+        self.shared[slot] = computed if shown else 0
+        self.first[slot] = image.argmax() if shown else 0
         self.images[slot] = image
         self.ends[slot] = len(image)
         self.tokens[slot] = np.count_nonzero(image)

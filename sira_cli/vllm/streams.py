@@ -13,6 +13,7 @@ do not move, so a decoding step can be a CUDA graph.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
@@ -30,8 +31,9 @@ from sira_cli.core.rules import contrast
 from sira_cli.errors import UnsupportedModelError
 from sira_cli.vllm.kinds import kind_of
 from sira_cli.vllm.layers import joined
+from sira_cli.vllm.prefix import own_table
 from sira_cli.vllm.recurrent import one_row_each
-from sira_cli.vllm.step import Requests, Step
+from sira_cli.vllm.step import Numbers, Requests, Step
 
 NOWHERE = -1  # a slot of the cache: nothing is written
 
@@ -49,6 +51,7 @@ class Streams:
         live: M.
         alpha: of each request in the batch, `[R]` on the device; None: there are no requests, vLLM warms up.
         z_full: of the newest logits, the full stream's `[R, V]`, if there is a cut-off.
+        copies: which blocks to copy, and to which ones, in each cache of the contrast stream: `[C]` and `[C]`.
     """
 
     def __init__(self, config: SiraConfig, contrast: list[str], vllm_config: Any, device: Any) -> None:
@@ -71,20 +74,35 @@ class Streams:
         self.groups: list[list[Any]] = []  # of the contrast stream's layers, of each cache group
         self.caches: Any = None
         self._slots = torch.zeros(0)  # [cache groups, most]
+        self._tables: list[Tensor] = []  # of each cache group; none: no prefix caching
+        self.copies: dict[str, tuple[Tensor, Tensor]] = {}
         self._mappings: dict[str, Tensor] = {}  # of each layer in the contrast stream
         self._layers: dict[str, Any] = vllm_config.compilation_config.static_forward_context
 
-    def ready(self, caches: Any) -> None:
-        """Take vLLM's caches (`KVCacheConfig`), once they are there."""
+    def ready(self, caches: Any, tables: Iterable[Tensor] = ()) -> None:
+        """Take the caches, once they are there.
+
+        Args:
+            caches: vLLM's `KVCacheConfig`.
+            tables: block tables of a batch, of each cache group, if there is prefix caching.
+        """
         names = set(self.contrast)
         # The builders of these groups are our own: some keep buffers of what they built last.
         self.groups, _, _ = init_attn_backend(caches, self.vllm_config, self.device, active_layer_names=names)
         self.caches = caches
         shape = (len(caches.kv_cache_groups), self.most)
         self._slots = torch.full(shape, NOWHERE, dtype=torch.int64, device=self.device)
+        self._tables = [torch.zeros_like(table) for table in tables]
 
     def prepare(
-        self, step: Step, tables: Any, slots: np.ndarray[Any, Any] | None, *, capture: bool = False
+        self,
+        step: Step,
+        tables: Any,
+        slots: Numbers | None,
+        computed: Numbers,
+        *,
+        graph: bool = False,
+        capture: bool = False,
     ) -> dict[str, Any]:
         """Take the next forward, and return the contrast stream's metadata by the names of its layers.
 
@@ -92,22 +110,31 @@ class Streams:
             step: the text rows.
             tables: each cache group's block tables of the batch `[>= R, blocks]`.
             slots: of each request in the batch `[R]`; None: vLLM only warms up.
-            capture: whether a CUDA graph is captured.
+            computed: how many tokens of each are in the cache `[R]`.
+            graph: whether the forward is a CUDA graph as a whole.
+            capture: whether it is captured now.
         """
         self.live = 0
         self.alpha = None
         self._mappings = {}
+        self.copies = {}
         if len(step.rows) > self.most:  # vLLM warms up with more rows than it schedules
             return {}
         if slots is not None:
             self.alpha = async_tensor_h2d(self.requests.alpha[slots], device=self.device)
         async_tensor_h2d(step.rows, out=self._row_buffer[: len(step.rows)])
+        tables = list(tables)
+        if self._tables:
+            tables = [self._own_table(number, table, slots, computed) for number, table in enumerate(tables)]
+        if graph or not step.live:  # what to copy is there, and no operator will do it
+            for name in self.copies:
+                self.copy(name)
+            self.copies = {}
         if not step.live:
             return {}
         self.live = step.live
         request = async_tensor_h2d(step.request, device=self.device)
         place = async_tensor_h2d(step.place, device=self.device)
-        tables = list(tables)
         for number, groups in enumerate(self.groups):
             if not groups:
                 continue
@@ -123,6 +150,34 @@ class Streams:
             for group in groups:
                 self._mappings.update(dict.fromkeys(group.layer_names, slot))
         return self._metadata(step, tables, capture=capture)
+
+    def _own_table(self, number: int, table: Tensor, slots: Numbers | None, computed: Numbers) -> Tensor:
+        """Return where the contrast stream's rows lie in a cache group, and note what to copy (see `prefix`)."""
+        own = self._tables[number][: len(table), : table.shape[1]]
+        own.copy_(table)
+        if slots is None or not self.requests.shared[slots].any():
+            return own
+        shared = self.requests.shared[slots]
+        first = self.requests.first[slots]
+        size = self.caches.kv_cache_groups[number].kv_cache_spec.block_size
+        whole = async_tensor_h2d(first // size, device=self.device)
+        skipped = async_tensor_h2d(shared // size - first // size, device=self.device)
+        own[: len(slots)] = own_table(table[: len(slots)], whole, skipped)
+        begins = (computed == shared) & (shared > 0)
+        cut = np.flatnonzero(begins & (first % size > 0))
+        if len(cut):
+            request = async_tensor_h2d(cut, device=self.device)
+            block = whole[request]
+            blocks = table[request, block], own[request, block]
+            for group in self.groups[number]:
+                self.copies.update(dict.fromkeys(group.layer_names, blocks))
+        return own
+
+    def copy(self, name: str) -> None:
+        """Do what `copies` says in the cache of a layer."""
+        source, target = self.copies[name]
+        cache = self._layers[name].kv_cache.unflatten(0, (self.caches.num_blocks, -1))
+        cache[target] = cache[source]
 
     def _metadata(self, step: Step, tables: list[Tensor], *, capture: bool) -> dict[str, Any]:
         count = len(step.lengths)

@@ -39,7 +39,8 @@ def decode(
     triton: bool = False,
 ) -> dict[str, Any]:
     """Each batch on the same engine: the token ids of its requests, which are all there at once; and the
-    tokens' log-probabilities, with `logprobs` in their `params`.
+    tokens' log-probabilities, with `logprobs` in their `params`. And how many tokens of each prompt were `cached`.
+    Of a prompt in a batch with `rows` a step has as many tokens at most.
 
     `padded`: with as many rows in every forward as if a CUDA graph of parts of it were replayed.
     `graphs`: numbers of requests for which decoding steps are replayed as `graphs.Graph`s.
@@ -83,8 +84,12 @@ def decode(
     engine = LLM(model=model, **ENGINE | options).llm_engine
     captured = capture(engine, graphs) if graphs else None
     answers = []
+    cached = []
     for number, batch in enumerate(batches):
         texts: dict[str, Any] = {}
+        begun: dict[str, int] = {}
+        scheduler = engine.engine_core.engine_core.scheduler.scheduler_config
+        scheduler.long_prefill_token_threshold = batch.get("rows", scheduler.long_prefill_token_threshold)
         for index, request in enumerate(batch["requests"]):
             prompt: dict[str, Any] = {"prompt": request["prompt"]}
             if pictures := [Image.open(path).convert("RGB") for path in request["images"]]:
@@ -108,11 +113,19 @@ def decode(
                     if text.logprobs:
                         found.append([step[token].logprob for step, token in zip(text.logprobs, found[1], strict=True)])
                     texts[named(output.request_id)] = found
+                    begun[named(output.request_id)] = output.num_cached_tokens
             steps += 1
             for index in batch.get("abort", {}).get(str(steps), []):
                 engine.abort_request([f"{number}-{index}"])
-        answers.append([texts.get(f"{number}-{index}") for index in range(len(batch["requests"]))])
-    result = {"answers": answers, "preempted": preempted, "queue": engine.vllm_config.max_concurrent_batches}
+        names = [f"{number}-{index}" for index in range(len(batch["requests"]))]
+        answers.append([texts.get(name) for name in names])
+        cached.append([begun.get(name) for name in names])
+    result = {
+        "answers": answers,
+        "cached": cached,
+        "preempted": preempted,
+        "queue": engine.vllm_config.max_concurrent_batches,
+    }
     return result | (report(captured) if captured else {})
 
 
@@ -139,8 +152,8 @@ def refused(model: str, options: list[dict[str, Any]], broken: str = "", start: 
         found = plan(*args)
         return dataclasses.replace(found, place=found.place + 1)
 
-    def kept(self: Any, slot: int, image: Any, alpha: float) -> None:
-        put(self, slot, self.images[slot] if len(self.images[slot]) else image, alpha)
+    def kept(self: Any, slot: int, image: Any, alpha: float, computed: int = 0) -> None:
+        put(self, slot, self.images[slot] if len(self.images[slot]) else image, alpha, computed)
 
     mutants: dict[str, tuple[Any, str, Any]] = {
         "one stream": (layers.TwoStreams, "attend", one_stream),

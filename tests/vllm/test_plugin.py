@@ -199,7 +199,8 @@ def test_layers_that_cannot_run_two_streams_are_refused_by_name(folder, run, tmp
 
 
 REFUSED: list[tuple[dict[str, Any], str]] = [
-    ({"enable_prefix_caching": True}, "prefix caching: leave out --enable-prefix-caching"),
+    ({"scheduler_cls": "vllm.v1.core.sched.scheduler.Scheduler"}, "prefix caching by another scheduler: leave out"),
+    ({"enable_prefix_caching": False, "scheduler_cls": "vllm.v1.core.sched.scheduler.Scheduler"}, ""),
     ({"pipeline_parallel_size": 2}, "pipeline parallelism: use --tensor-parallel-size"),
     ({"enable_lora": True}, "LoRA: merge the adapter"),
     (
