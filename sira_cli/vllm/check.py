@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import logging
+from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
@@ -33,9 +34,9 @@ def check(model: Any, streams: Streams) -> None:
     names = {name for group in caches.kv_cache_groups for name in group.layer_names} - set(streams.contrast)
     groups, _, _ = init_attn_backend(caches, streams.vllm_config, streams.device, active_layer_names=names)
     run = functools.partial(_last, model, streams, groups)
-    with_image = run([(0, ROWS)])
-    text_only = run([(0, ROWS)], image=False)
-    cut = run([(0, CUT), (CUT, ROWS - 1), (ROWS - 1, ROWS)])
+    with_image = run()
+    text_only = run(image=False)
+    cut = run(cuts=(CUT, ROWS - 1))
     dtype = streams.vllm_config.model_config.dtype
     tolerance = {torch.float32: 1e-3, torch.float16: 2e-2}.get(dtype, 5e-2)
     rounding = _apart(*text_only.chunk(2))
@@ -45,7 +46,8 @@ def check(model: Any, streams: Streams) -> None:
         "a prompt in pieces gives something else": _apart(with_image, cut) <= tolerance,
         "its logits are not the contrast of both": _contrasted(model, with_image.to(dtype), streams),
     }
-    if failed := [what for what, holds in found.items() if not holds]:
+    failed = [what for what, holds in found.items() if not holds]
+    if failed:
         raise UnsupportedModelError(
             f"SIRA refuses to serve {type(model).__name__}: its two streams are not what they must be "
             f"({'; '.join(failed)}). Try --enforce-eager, or a version of vLLM that docs/vllm.md names"
@@ -75,10 +77,15 @@ def _contrasted(model: Any, hidden: Tensor, streams: Streams) -> bool:
 
 
 @torch.inference_mode()
-def _last(model: Any, streams: Streams, groups: Any, pieces: list[tuple[int, int]], image: bool = True) -> Tensor:
+def _last(model: Any, streams: Streams, groups: Any, *, image: bool = True, cuts: Iterable[int] = ()) -> Tensor:
     """Run a prompt of `ROWS` random tokens in the first blocks of the cache: its last row in both streams, `[2 d]`.
 
-    `groups` are those of the full stream's layers.
+    Args:
+        model: with two streams.
+        streams: of the model.
+        groups: those of the full stream's layers.
+        image: whether there are image tokens.
+        cuts: where a step ends, in addition to those that vLLM makes.
     """
     config = streams.vllm_config.model_config
     ids = torch.arange(ROWS).mul(7919).add(13).remainder(config.get_vocab_size()).to(streams.device)
@@ -87,20 +94,17 @@ def _last(model: Any, streams: Streams, groups: Any, pieces: list[tuple[int, int
     streams.requests.put(0, shown, streams.config.alpha)
     axes = config.mrope_num_dims if config.uses_mrope else 0  # of a row's position; 0: a number
     last = torch.empty(0)
-    for start, end in [part for piece in pieces for part in _parts(*piece, streams.most)]:
+    start = 0
+    for end in sorted({*cuts, *range(streams.most, ROWS, streams.most), ROWS}):
         metadata, slots = _prepared(streams, groups, start, end)
         place = torch.arange(start, end, device=streams.device)
         positions = place.expand(axes, -1) if axes else place
         embedded = model.embed_input_ids(ids[start:end])
         with set_forward_context(metadata, streams.vllm_config, num_tokens=end - start, slot_mapping=slots):
             last = model(None, positions, None, embedded)[-1]
+        start = end
     streams.alpha = None
     return last.float()
-
-
-def _parts(start: int, end: int, most: int) -> list[tuple[int, int]]:
-    """Cut rows `start` to `end` into as many as vLLM schedules at once."""
-    return [(first, min(first + most, end)) for first in range(start, end, most)]
 
 
 def _prepared(streams: Streams, groups: Any, start: int, end: int) -> tuple[dict[str, Any], dict[str, Tensor]]:

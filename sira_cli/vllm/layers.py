@@ -124,11 +124,14 @@ class TwoStreams(nn.Module):
         n = self.streams.n
         end = n + self.streams.live
         output[:n] = self.full(query[:n], key[:n], value[:n])
-        if end > n and self.contrast.layer_name in self.streams.copies:
-            self.contrast(query[n:end], key[n:end], value[n:end])  # writes what is copied, of requests in this step
-            self.streams.copy(self.contrast.layer_name)
-        if end > n:
-            output[n:end] = self.contrast(query[n:end], key[n:end], value[n:end])
+        if end == n:
+            return
+        text = query[n:end], key[n:end], value[n:end]
+        name = self.contrast.layer_name
+        if name in self.streams.copies:
+            self.contrast(*text)  # what is copied may be of requests in this step
+            self.streams.copy(name)
+        output[n:end] = self.contrast(*text)
 
 
 def joined(name: str) -> Any:

@@ -67,9 +67,10 @@ class Streams:
         self.rows = torch.zeros(0, dtype=torch.int64)
         self.alpha: Tensor | None = None
         self.z_full: Tensor | None = None
+        requests: int = scheduler.max_num_seqs
         self._row_buffer = torch.zeros(self.most, dtype=torch.int64, device=device)
-        self._starts = torch.zeros(scheduler.max_num_seqs + 1, dtype=torch.int32, device=device)
-        self._lengths = torch.zeros(scheduler.max_num_seqs, dtype=torch.int32, device=device)
+        self._starts = torch.zeros(requests + 1, dtype=torch.int32, device=device)
+        self._lengths = torch.zeros(requests, dtype=torch.int32, device=device)
         self._positions: Tensor | None = None  # [..., 2 * most], when it is known how many axes there are
         self.groups: list[list[Any]] = []  # of the contrast stream's layers, of each cache group
         self.caches: Any = None
@@ -124,8 +125,8 @@ class Streams:
             self.alpha = async_tensor_h2d(self.requests.alpha[slots], device=self.device)
         async_tensor_h2d(step.rows, out=self._row_buffer[: len(step.rows)])
         tables = list(tables)
-        if self._tables:
-            tables = [self._own_table(number, table, slots, computed) for number, table in enumerate(tables)]
+        for number in range(len(self._tables)):
+            tables[number] = self._own_table(number, tables[number], slots, computed)
         if graph or not step.live:  # what to copy is there, and no operator will do it
             for name in self.copies:
                 self.copy(name)
@@ -312,11 +313,12 @@ class TwoStreamModel:
             return None
         z_full, z_cf = z.float().chunk(2)  # [R, V]
         streams = self.sira
-        alpha: Any = torch.full((len(z_full),), float(streams.config.alpha), device=z.device)
-        if streams.alpha is not None:
-            alpha = streams.alpha
         streams.z_full = z_full if streams.config.beta is not None else None
-        decoded: Tensor = torch.where(alpha[:, None] == 0, z_full, contrast(z_full, z_cf, alpha[:, None]))
+        alpha: Any = streams.alpha
+        if alpha is None:
+            alpha = torch.full(z_full.shape[:1], float(streams.config.alpha), device=z.device)
+        alpha = alpha[:, None]  # [R, 1]
+        decoded: Tensor = torch.where(alpha == 0, z_full, contrast(z_full, z_cf, alpha))
         return decoded
 
 
@@ -328,12 +330,18 @@ def install(model: nn.Module, vllm_config: Any, config: SiraConfig) -> Streams:
         SettingsError: K is out of range.
     """
     layers: dict[str, Any] = vllm_config.compilation_config.static_forward_context
-    own = {n: a for n, a in layers.items() if getattr(a, "attn_type", AttentionType.DECODER) == AttentionType.DECODER}
-    caching = {name: layer for name, layer in own.items() if hasattr(layer, "get_kv_cache_spec")}
+    caching = {}
+    for name, layer in layers.items():
+        kind = getattr(layer, "attn_type", AttentionType.DECODER)
+        if kind == AttentionType.DECODER and hasattr(layer, "get_kv_cache_spec"):
+            caching[name] = layer
     places = _places(model, caching)
     names = sorted(caching, key=extract_layer_index)
-    late = names[len(names) - config.layers_after_fork(len(names)) :] if len(names) > 1 else []
-    if refused := "; ".join(_unfit(model, names, caching, places, late, vllm_config.model_config)):
+    late = []
+    if len(names) > 1:
+        late = names[-config.layers_after_fork(len(names)) :]
+    refused = "; ".join(_unfit(model, names, caching, places, late, vllm_config.model_config))
+    if refused:
         raise UnsupportedModelError(
             f"SIRA cannot decode {type(model).__name__} exactly: {refused}. "
             "Run it in process (`sira caption`), or take another model"
@@ -377,7 +385,8 @@ def _unfit(
 ) -> list[str]:
     """Say which layers cannot run two streams, by their first one of each kind."""
     found: dict[str, str] = {}
-    if (levels := getattr(model, "deepstack_num_level", 0)) > len(names) - len(late):
+    levels = getattr(model, "deepstack_num_level", 0)
+    if levels > len(names) - len(late):
         found[f"adds features of pictures in {levels} layers: k must be at most {len(names) - levels}"] = "the model"
     for name in names:
         layer = layers[name]
@@ -388,6 +397,7 @@ def _unfit(
             found.setdefault(what, name)
         elif name not in places:
             found.setdefault("is called in a way that is not known", name)
-    if len(names) < 2 or len({extract_layer_index(name) for name in names}) < len(names):
+    numbers = {extract_layer_index(name) for name in names}
+    if len(names) < 2 or len(numbers) < len(names):
         found.setdefault("has no layers, or layers with several attentions", "the model")
     return [f"{name} {what}" for what, name in found.items()]
