@@ -103,7 +103,7 @@ class Compared:
         same = "the reference's" if self.equal_tokens else "NOT the reference's"
         apart = f"logits differ by {self.worst_full:.1e} (full), {self.worst_cf:.1e} (CF), limit {self.limit:.1e}"
         line = f"{self.tokens} tokens, {same}; {apart}; the streams by {self.gap:.2g}"
-        return line + ": nothing was compared" * (self.verdict == "not proven")
+        return f"{line}: nothing was compared" if self.verdict == "not proven" else line
 
 
 @dataclass(frozen=True)
@@ -189,7 +189,7 @@ def prove(lvlm: Lvlm, picture: Image.Image) -> Proof:
     compared = compare(_prompt(lvlm, inputs), config, tokens, steps, precision)
     text, kind = lvlm.processor.tokenizer.decode(tokens, skip_special_tokens=True), lvlm.model.config.model_type
     names = " or ".join(family.name for family in FAMILIES if family.model_type == kind)
-    family = kind + f" ({names})" * bool(names)
+    family = f"{kind} ({names})" if names else kind
     abilities = [str(ability) for ability in Ability if ability in find("sira").abilities]
     for name, method in METHODS.items():
         if name != "sira":

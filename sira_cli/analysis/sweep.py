@@ -397,7 +397,8 @@ class SweepReport(ModelReport):
                 chosen, apart = cells, row.differences[self.by]
                 best = f"{self.best.name}: {self.by} {row.figures[self.by]}, {apart.value:+.1f} against greedy, "
                 best += f"95 % interval {apart.low:+.1f} to {apart.high:+.1f}"
-                best += ", which holds 0: no difference to greedy is shown" * (apart.low <= 0 <= apart.high)
+                if apart.low <= 0 <= apart.high:
+                    best += ", which holds 0: no difference to greedy is shown"
         heads = ["K", "alpha", *self.splits, MEAN, "- greedy", "mean yes", "neither", *captions]
         yield Table((), heads, list(sections.values()), chosen=chosen, tight=True)
         yield f"{self.questions:,} questions about {self.pictures:,} pictures; in percent, ± half a 95 % interval"

@@ -183,7 +183,7 @@ class BenchReport(Report):
         size = f"{self.weights} weights, {self.parameters / 1e9:.2f} B parameters"
         yield f"{self.model}, {size}, {kind}, {self.attention} attention"
         yield f"{self.device}; torch {self.torch}, transformers {self.transformers}"
-        rounds = f"{self.runs} round{'s' * (self.runs > 1)}, methods in turn"
+        rounds = "1 round, methods in turn" if self.runs == 1 else f"{self.runs} rounds, methods in turn"
         yield f"SIRA: K = {self.k} of {self.layers} layers, alpha = {self.alpha:g}; {rounds}"
         if self.processor_time:
             yield "times are processor times of this process, not wall times"
@@ -203,7 +203,9 @@ class BenchReport(Report):
             heads = list[str]()
             for length in self.lengths:
                 known = any(length in row.paper for row in rows)
-                heads += [f"{length} token{'s' * (length > 1)}", *["paper"] * known]
+                heads.append("1 token" if length == 1 else f"{length} tokens")
+                if known:
+                    heads.append("paper")
                 for row, line in zip(rows, requests, strict=True):
                     paper = f"x{row.paper[length]:.1f}" if length in row.paper else ""
                     line += [str(row.requests[length]), *[paper] * known]
@@ -412,5 +414,7 @@ def device_name(device: torch.device) -> str:
     lines = cpuinfo.read_text(encoding="utf-8").splitlines() if cpuinfo.is_file() else []
     names = [line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")]
     name = names[0] if names else platform.processor() or platform.machine()
+    if device.type != "cpu":
+        return f"{device.type}, {name}"
     threads = torch.get_num_threads()
-    return f"{name}, {threads} thread{'s' * (threads > 1)}" if device.type == "cpu" else f"{device.type}, {name}"
+    return f"{name}, 1 thread" if threads == 1 else f"{name}, {threads} threads"

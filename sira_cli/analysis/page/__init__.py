@@ -65,7 +65,7 @@ def make_page(
             if other is not None or limit is not None:
                 raise SettingsError(f"{first}: `with` and `limit` are for records, not for traces")
             traces = [trace for path in paths for file in trace_files(path) for trace in read_traces(file)]
-            return Page(render(traces), f"{len(traces)} trace{'s' * (len(traces) > 1)}")
+            return Page(render(traces), "1 trace" if len(traces) == 1 else f"{len(traces)} traces")
         if len(paths) > 1:
             raise SettingsError(f"{first} and {len(paths) - 1} more: expected one file of records")
         gallery, shows, notes = gallery_of(paths[0], None if other is None else Path(other), limit, on_picture)
