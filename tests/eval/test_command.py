@@ -65,7 +65,10 @@ def test_options_offer_what_there_is(sira):
         (["pope", "{q}", "--images", "{i}", "--method", "dola", "--k", 2], "--k: none of the methods has it: greedy, "),
         (["pope", "{q}", "--answers", "{i}"], "no file in this folder holds records of sira"),
         (["pope", "{q}", "--images", "{i}", "--verify", "guide"], "pope only asks questions: leave it out"),
-        (["pope", "{q}", "--images", "{i}", "--engine", "vllm", "--method", "vcd"], "only: leave it out for method vcd"),
+        (
+            ["pope", "{q}", "--images", "{i}", "--engine", "vllm", "--method", "vcd"],
+            "only: leave it out for method vcd",
+        ),
         (["pope", "{s}/coco"], "has no folder pope with POPE's files of questions"),
         (["chair", "{s}/coco/annotations", "--images", "{i}"], "--option ids=FILE is needed: the images to caption"),
         (["chair", "{c}", "--images", "{i}", "--option", "lengths=64,²"], "lengths=64,²: expected numbers of "),
