@@ -62,7 +62,7 @@ class Chair(Benchmark):
             sample: how `ids` were drawn, for the report.
 
         Raises:
-            SettingsError: a setting is none of these.
+            SettingsError: `rule` or `language` has another value.
             DataError: the annotations lack an image, or cannot be read.
         """
         if rule not in RULES:

@@ -89,7 +89,7 @@ class _Steering:
             self._outputs[number] = rows[:, -1].clone()  # a view would keep every row of the prompt
 
     def towards(self, number: int, x: Tensor) -> Tensor | None:
-        """Return the shift of the unit vectors of an MLP's output x, `[B, q, d]`; None: there is none."""
+        """Return the shift of the unit vectors of an MLP's output x, `[B, q, d]`; None without a direction."""
         from torch.nn import functional as F
 
         if number not in self._directions:

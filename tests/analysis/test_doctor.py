@@ -16,7 +16,7 @@ from sira_cli.cli.terminal.console import announce
 from sira_cli.errors import SettingsError
 from sira_cli.models import hub, presets
 from sira_cli.models.sizes import check_default_fits, needed, size_of
-from sira_cli.run import run
+from sira_cli.run import output
 from tests.support import checkpoints
 from tests.support.helpers import mostly_slow
 from tools import sizes
@@ -75,7 +75,7 @@ def test_caption_says_so_before_the_download(sira, photos, memory, monkeypatch, 
         steps.append("weights")
         raise hub.ModelNotFoundError("the download begins")
 
-    for module in (hub, run):  # a module that was imported only now would keep the played hub
+    for module in (hub, output):  # a module that was imported only now would keep the played hub
         monkeypatch.setattr(module, "find_checkpoint", find_checkpoint)
     memory(8 * GB)
     found, out, err = sira("caption", photos["chelsea"], *options)
