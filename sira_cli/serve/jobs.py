@@ -62,16 +62,23 @@ def settings_of(chat: ChatRequest, lvlm: Lvlm, limits: Limits) -> tuple[Preset, 
     except SettingsError as error:
         raise RequestError(str(error), param=shortened(f"sira.{key}")) from error
     tokens = chat.max_completion_tokens or chat.max_tokens
+    system = [message.texts() for message in chat.messages if message.role in SYSTEM]
+    of_method = {name: value for name, value in given.items() if method.owns(name)}
+    of_preset = {name: value for name, value in given.items() if not method.owns(name)}
     changed = preset.with_settings(
-        **{name: getattr(chat, name) for name in ("temperature", "top_p", "min_p", "seed", "repetition_penalty")},
+        temperature=chat.temperature,
+        top_p=chat.top_p,
+        min_p=chat.min_p,
+        seed=chat.seed,
+        repetition_penalty=chat.repetition_penalty,
         max_new_tokens=tokens and min(tokens, limits.tokens),
         top_k=chat.top_k and max(chat.top_k, 0),  # -1 is off like 0
-        system="\n".join(message.texts() for message in chat.messages if message.role in SYSTEM) or None,
+        system="\n".join(system) or None,
         think=chat.sira.think,
-    ).with_values(**{name: value for name, value in given.items() if not method.owns(name)})
+    ).with_values(**of_preset)
     if chat.seed is None and changed.generation.temperature:
         changed = changed.with_settings(seed=secrets.randbelow(2**31))  # clients that sample expect other texts
-    return changed, method.with_values(**{name: value for name, value in given.items() if method.owns(name)})
+    return changed, method.with_values(**of_method)
 
 
 def prompt_of(chat: ChatRequest, preset: Preset) -> Prompt:
@@ -126,9 +133,10 @@ class Pictures:
         urls = chat.pictures()
         if len(urls) > limits.pictures:
             raise _too_large(f"{len(urls)} pictures; this server takes {limits.pictures} in one conversation")
-        names = [f"picture {number}" for number in range(1, len(urls) + 1)] if urls[1:] else ["the picture"]
-        found = {url: picture_data(url, limits.bytes, allow_urls=allow_urls) for url in dict.fromkeys(urls)}
-        files = {name: found[url] for name, url in zip(names, urls, strict=True)}
+        data = {url: picture_data(url, limits.bytes, allow_urls=allow_urls) for url in dict.fromkeys(urls)}
+        files = {}
+        for number, url in enumerate(urls, start=1):
+            files[f"picture {number}" if len(urls) > 1 else "the picture"] = data[url]
         return cls(files, digest_of([hashlib.sha256(data).hexdigest() for data in files.values()]))
 
     def open(self, decoder: Decoder, limits: Limits, look: Callable[[], None]) -> list[Image]:
@@ -341,4 +349,5 @@ def job_of(
     schema = chat.response_format.schema_of_text()
     task = TASKS[sira.task].of(preset, method, questions=True, words=sira.words, verify=verify, schema=schema)
     lvlm.following(task.schema)  # one that the model's tokens cannot follow is refused before it meets others
-    return Job(chat, task, prompt, Pictures.of(chat, limits, allow_urls=allow_urls), report)
+    pictures = Pictures.of(chat, limits, allow_urls=allow_urls)
+    return Job(chat, task, prompt, pictures, report)

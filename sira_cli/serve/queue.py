@@ -84,12 +84,16 @@ class Queue:
     def _next(self) -> list[Job]:
         """Wait for jobs, and take the first one with those that can be decoded with it; empty at the end."""
         with self._changed:
-            while not (waiting := [job for job in self._waiting if not job.gone]) and not self._closing:
+            waiting = self._wanted()
+            while not waiting and not self._closing:
                 self._waiting = []
                 self._changed.wait()
+                waiting = self._wanted()
             batch: list[Job] = []
             pixels = 0
-            for job in (job for job in waiting if job.key == waiting[0].key):
+            for job in waiting:
+                if job.key != waiting[0].key:
+                    continue
                 pixels += job.pixels
                 if batch and (len(batch) == self._batch_size or pixels > 2 * self._limits.pixels):
                     break
@@ -97,6 +101,10 @@ class Queue:
             self._waiting = [job for job in waiting if job not in batch]
             self._changed.notify_all()
             return batch
+
+    def _wanted(self) -> list[Job]:
+        """Return the waiting jobs whose clients still wait for them."""
+        return [job for job in self._waiting if not job.gone]
 
     def _answer(self, batch: Sequence[Job]) -> None:
         """Answer some jobs. The model stops as soon as all clients are gone."""
