@@ -63,7 +63,6 @@ ROWS = (
     Conflict(
         "engine", "guide", "{engine} writes texts in one go, which {guide} cannot: use `verify=` flag, or leave it out"
     ),
-    Conflict("engine", "words", "{engine} shows the contrast only, and {words} needs both streams: {leave_out}"),
     Conflict("engine", "repetition", "{engine} has no {repetition}: {leave_out}"),
     Conflict("engine", "loading", "{engine} loads models itself, without {loading}: {leave_out}"),
     Conflict("engine", "thoughts", "{engine} rules tokens out from the first one on, also in {thoughts}: {leave_out}"),

@@ -128,6 +128,19 @@ class TextPieces(NewTokens):
             self._text = parsed.text
 
 
+def token_scores(picked: Tensor, full: Tensor, cf: Tensor, alpha: Any) -> Tensor:
+    """Return both scores of tokens, whichever method picked them: z_full - z_cf, and log p under the contrast `[B, 2]`.
+
+    Args:
+        picked: their ids `[B, 1]`.
+        full, cf: the logits of both streams `[B, V]`.
+        alpha: the strength of the contrast, a number or `[B, 1]`.
+    """
+    delta = (full.gather(1, picked) - cf.gather(1, picked)).nan_to_num()
+    logprob = contrast(full, cf, alpha).log_softmax(dim=-1).gather(1, picked)
+    return torch.cat([delta, logprob], dim=1)
+
+
 class WordScores:
     """The words of B running texts, with two scores each.
 
@@ -146,12 +159,13 @@ class WordScores:
     def add(self, tokens: Sequence[int], step: Step) -> None:
         """Take the next token of each text, and the logits `[B, V]` from which it was picked."""
         picked = torch.tensor(list(tokens), device=step.full.device)[:, None]
-        z_cd = contrast(step.full, step.cf, self._alpha)  # for any method that picked the token
-        delta = (step.full.gather(1, picked) - step.cf.gather(1, picked)).nan_to_num()
-        logprob = z_cd.log_softmax(dim=-1).gather(1, picked)
+        self.add_scores(tokens, token_scores(picked, step.full, step.cf, self._alpha).tolist())
+
+    def add_scores(self, tokens: Sequence[int], scores: Sequence[Sequence[float]]) -> None:
+        """Take the next token of each text, with its `token_scores`."""
         self._tokens.append(tokens)
-        self._deltas.append(delta[:, 0].tolist())
-        self._logprobs.append(logprob[:, 0].tolist())
+        self._deltas.append([delta for delta, _ in scores])
+        self._logprobs.append([logprob for _, logprob in scores])
 
     def added_to(self, row: int, answer: Answer) -> Answer:
         """Return the answer of one text with the scores of its words."""

@@ -30,6 +30,7 @@ class CPUWorker(TheirCPUWorker):  # type: ignore[misc]  # vLLM is not installed 
         for processor in runner.input_batch.logitsprocs.all:
             if isinstance(processor, RequestRowsV1):
                 processor.streams = streams
+                runner.sampler.forward = functools.partial(processor.sample, runner.sampler.forward)
         runner._build_attention_metadata = functools.partial(_metadata, runner, runner._build_attention_metadata)
 
 

@@ -39,7 +39,7 @@ from sira_cli.models.hub import find_checkpoint
 from sira_cli.models.load import check_structure, read_config
 from sira_cli.models.preset import Preset
 from sira_cli.models.processor import load_processor
-from sira_cli.models.progress import Trail
+from sira_cli.models.progress import Trail, WordScores
 from sira_cli.models.several import at_heat, seeds_of
 from sira_cli.models.texts import Answer
 from sira_cli.run.items import Task
@@ -47,7 +47,7 @@ from sira_cli.run.lvlm import Lvlm, R
 from sira_cli.run.run import Together
 from sira_cli.run.runner import settled
 from sira_cli.vllm import processes
-from sira_cli.vllm.plugin import DRAW, KEY
+from sira_cli.vllm.plugin import DRAW, KEY, SCORED
 
 if TYPE_CHECKING:
     from sira_cli.methods.prompts import Shown
@@ -328,6 +328,7 @@ class VllmLvlm(Lvlm):
         inputs: Any,
         on_text: Callable[[str], None] | None = None,
         *,
+        words: bool = False,
         seeds: Sequence[int] | None = None,
         schemas: Sequence[Schema | None] | None = None,
         **unused: Any,
@@ -340,14 +341,30 @@ class VllmLvlm(Lvlm):
         params: dict[str, Any] = {"max_tokens": how.max_new_tokens}
         if schema is not None:
             params["structured_outputs"] = StructuredOutputsParams(grammar=schema.grammar)
-        asked = None
+        asked: list[dict[str, Any]] = [{} for _ in prompts]
         if how.temperature > 0:
             draw = {name: getattr(how, name) for name in DRAW}
-            asked = [{"draw": {"seed": seed, **draw}} for seed in seeds or [how.seed] * len(prompts)]
-        return [
-            self.answer_of(list(output.outputs[0].token_ids), *self._counts(output), schema)
-            for output in self.outputs(prompts, asked=asked, **params)
-        ]
+            for wishes, seed in zip(asked, seeds or [how.seed] * len(prompts), strict=True):
+                wishes["draw"] = {"seed": seed, **draw}
+        if words:
+            params["logprob_token_ids"] = list(SCORED)
+            for wishes in asked:
+                wishes["scores"] = self.sira.alpha
+        answers = []
+        for output in self.outputs(prompts, asked=asked, **params):
+            tokens = list(output.outputs[0].token_ids)
+            answer = self.answer_of(tokens, *self._counts(output), schema)
+            if words:
+                answer = self._scored(output.outputs[0]).added_to(0, answer)
+            answers.append(answer)
+        return answers
+
+    def _scored(self, text: Any) -> WordScores:
+        """Return the scores of the words of a text of vLLM's, which come with its tokens."""
+        scores = WordScores(self.parser, self.sira.alpha)
+        for token, found in zip(text.token_ids, text.logprobs, strict=True):
+            scores.add_scores([token], [[found[place].logprob for place in SCORED]])
+        return scores
 
     def lengths(self, inputs: Any) -> tuple[list[int], list[int]]:
         """Count image tokens and prompt tokens, after vLLM has seen the prompts."""

@@ -15,6 +15,7 @@ from sira_cli.vllm import processes
 
 KEY = "sira"  # in `additional_config`, and in `extra_args` of a request
 DRAW = ("temperature", "top_p", "top_k", "min_p")  # what a request of `engine` draws tokens with
+SCORED = (0, 1)  # the tokens in whose places the two scores of a sampled token come
 SETTINGS = ("k", "k_fraction", "alpha", "beta")
 ADDED = ("version", "load_format")  # by `prepare` and `adapt`
 OPERATORS = ("vllm::sira_fork", "vllm::sira_two_streams", "vllm::sira_recurrent")

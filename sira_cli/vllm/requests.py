@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import torch
+from vllm.utils.torch_utils import async_tensor_h2d
 from vllm.v1.sample.logits_processor import LogitsProcessor as V1LogitsProcessor
 from vllm.v1.sample.logits_processor.builtin import process_dict_updates
 from vllm.v1.worker.gpu.sample.logits_processor import LogitsProcessor
@@ -16,14 +19,16 @@ from sira_cli.core.rules import plausible
 from sira_cli.errors import SettingsError
 from sira_cli.methods import METHODS
 from sira_cli.models.preset import Generation
+from sira_cli.models.progress import token_scores
 from sira_cli.models.sampling import pick, warpers
 from sira_cli.parsing import from_json
-from sira_cli.vllm.plugin import DRAW, KEY, SETTINGS, config_of
+from sira_cli.vllm.plugin import DRAW, KEY, SCORED, SETTINGS, config_of
 
 if TYPE_CHECKING:
     from sira_cli.vllm.streams import Streams
 
-OWN = {"alpha", "view", "rule", "forced", "draw"}  # all but the first are for `engine`, and cannot come over HTTP
+# All but the first are for `engine`, and cannot come over HTTP.
+OWN = {"alpha", "view", "rule", "forced", "draw", "scores"}
 _NO_IDS: Any = None  # the warpers do not look at the text
 VIEWS = {"full": 0.0, "cf": -1.0}  # alpha that leaves one stream alone
 
@@ -63,10 +68,12 @@ class Row:
     Attributes:
         cut: whether the server's cut-off by beta is for it.
         changes: whether `changed` does anything.
+        scores: the alpha of its tokens' scores; NaN: it asks for none.
     """
 
     def __init__(self, params: Any, server: SiraConfig) -> None:
         asked = asked_of(params)
+        self.scores = float(asked.get("scores", math.nan))
         alone = "view" in asked or "rule" in asked
         self.cut = server.beta is not None and not alone and alpha_of(params, server.alpha) != 0
         self._method: Any = None
@@ -137,12 +144,37 @@ class _Rows:
         """Change the logits `[R, V]` of R requests in place; `places`: of their next tokens in their texts."""
         cut = [index for index, row in enumerate(rows) if row and row.cut]
         if cut and self.server.beta is not None:
-            z_full: Any = self.streams.z_full
+            z_full, _ = self._both_streams()
             logits[cut] = _cut(logits[cut], z_full[cut], self.server.beta)
         for index, row in enumerate(rows):
             if row and row.changes and places[index] >= 0:  # or a prompt's chunk, whose logits nobody takes
                 logits[index : index + 1] = row.changed(logits[index : index + 1], places[index])
         return logits
+
+    def row_of(self, params: Any) -> Row:
+        """Return the row of a request that comes."""
+        row = Row(params, self.server)
+        self.streams.keeps |= not math.isnan(row.scores)
+        return row
+
+    def score(self, output: Any, rows: Sequence[Row | None]) -> Any:
+        """Put scores of the tokens that vLLM has sampled into its output, for R requests; nothing waits for the device.
+
+        They take the places of two log-probabilities: a request asks for those of the tokens `SCORED`.
+        """
+        asked = np.array([row.scores if row else math.nan for row in rows], dtype=np.float32)
+        if np.isnan(asked).all():
+            return output
+        z_full, z_cf = self._both_streams()
+        alpha = async_tensor_h2d(asked, device=z_full.device)[:, None]
+        scores = token_scores(output.sampled_token_ids.long(), z_full, z_cf, alpha)
+        places = output.logprobs_tensors.logprobs[:, 1 : 1 + len(SCORED)]
+        places.copy_(torch.where(alpha.isnan(), places, scores))
+        return output
+
+    def _both_streams(self) -> tuple[torch.Tensor, torch.Tensor]:
+        assert self.streams.z is not None  # `keeps` has been set before the forward
+        return self.streams.z
 
 
 class RequestRows(_Rows, LogitsProcessor):  # type: ignore[misc]  # vLLM is not installed where types are checked
@@ -155,7 +187,7 @@ class RequestRows(_Rows, LogitsProcessor):  # type: ignore[misc]  # vLLM is not 
 
     def add_request(self, req_idx: int, sampling_params: Any) -> bool:
         """Follow a request that came, into the slot of one that went; return whether it changes anything."""
-        row = self.rows[req_idx] = Row(sampling_params, self.server)
+        row = self.rows[req_idx] = self.row_of(sampling_params)
         return row.cut or row.changes
 
     def apply(self, logits: torch.Tensor, ctx: Any) -> torch.Tensor:
@@ -163,6 +195,17 @@ class RequestRows(_Rows, LogitsProcessor):  # type: ignore[misc]  # vLLM is not 
         slots = ctx.idx_mapping_np
         places = ctx.seq_lens_upper_bound_np[: len(slots)] - self._prompts[slots]
         return self.change(logits, [self.rows.get(slot) for slot in slots.tolist()], places.tolist())
+
+
+class ScoringSampler:
+    """Mixed into the class of V2's sampler."""
+
+    sira: RequestRows
+
+    def __call__(self, logits: torch.Tensor, input_batch: Any) -> Any:
+        """Sample, and score what was sampled."""
+        output = super().__call__(logits, input_batch)  # type: ignore[misc]
+        return self.sira.score(output, [self.sira.rows.get(slot) for slot in input_batch.idx_mapping_np.tolist()])
 
 
 class RequestRowsV1(_Rows, V1LogitsProcessor):  # type: ignore[misc]
@@ -185,10 +228,18 @@ class RequestRowsV1(_Rows, V1LogitsProcessor):  # type: ignore[misc]
 
     def update_state(self, batch_update: Any) -> None:
         """Follow requests that came, moved and went."""
-        process_dict_updates(self.rows, batch_update, lambda params, _, text: (Row(params, self.server), text))
+        process_dict_updates(self.rows, batch_update, lambda params, _, text: (self.row_of(params), text))
 
     def apply(self, logits: torch.Tensor) -> torch.Tensor:
         """Change the logits `[R, V]`, which `compute_logits` has contrasted."""
-        nobody: tuple[Row | None, list[int]] = None, []
-        known = [self.rows.get(index, nobody) for index in range(len(logits))]
+        known = self._known(len(logits))
         return self.change(logits, [row for row, _ in known], [len(text) for _, text in known])
+
+    def sample(self, sampler: Any, logits: torch.Tensor, *how: Any, **more: Any) -> Any:
+        """Let vLLM's sampler sample, and score what was sampled."""
+        output = sampler(logits, *how, **more)
+        return self.score(output, [row for row, _ in self._known(len(logits))])
+
+    def _known(self, count: int) -> list[tuple[Row | None, list[int]]]:
+        nobody: tuple[Row | None, list[int]] = None, []
+        return [self.rows.get(index, nobody) for index in range(count)]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from sira_cli.vllm.check import check
-from sira_cli.vllm.requests import RequestRows, alpha_of
+from sira_cli.vllm.requests import RequestRows, ScoringSampler, alpha_of
 from sira_cli.vllm.step import image_tokens, plan, plan_graph
 from sira_cli.vllm.streams import Streams
 
@@ -29,10 +29,12 @@ class TwoStreamState:
         check(self.model, self.streams)
 
     def custom_sampler(self, sampler: Any) -> Any:
-        """Let our processor of logits know the streams."""
+        """Let our processor of logits know the streams, and score what is sampled."""
         for processor in sampler.logits_processors:
             if isinstance(processor, RequestRows):
                 processor.streams = self.streams
+                sampler.sira = processor
+                sampler.__class__ = type("SiraSampler", (ScoringSampler, type(sampler)), {})
         return super().custom_sampler(sampler)  # type: ignore[misc]
 
     def add_request(self, req_index: int, new_req_data: Any) -> None:

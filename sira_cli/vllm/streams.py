@@ -50,7 +50,8 @@ class Streams:
         rows: which of them the contrast stream also has `[M]`, or with padding `[N]`.
         live: M.
         alpha: of each request in the batch, `[R]` on the device; None: there are no requests, vLLM warms up.
-        z_full: of the newest logits, the full stream's `[R, V]`, if there is a cut-off.
+        z: the newest logits of both streams, full and contrast, `[R, V]` each; None: nobody asks for them.
+        keeps: whether anybody does: a cut-off, or a request from now on.
         copies: which blocks to copy, and to which ones, in each cache of the contrast stream: `[C]` and `[C]`.
     """
 
@@ -66,7 +67,8 @@ class Streams:
         self.live = 0
         self.rows = torch.zeros(0, dtype=torch.int64)
         self.alpha: Tensor | None = None
-        self.z_full: Tensor | None = None
+        self.z: tuple[Tensor, Tensor] | None = None
+        self.keeps = config.beta is not None
         requests: int = scheduler.max_num_seqs
         self._row_buffer = torch.zeros(self.most, dtype=torch.int64, device=device)
         self._starts = torch.zeros(requests + 1, dtype=torch.int32, device=device)
@@ -313,7 +315,7 @@ class TwoStreamModel:
             return None
         z_full, z_cf = z.float().chunk(2)  # [R, V]
         streams = self.sira
-        streams.z_full = z_full if streams.config.beta is not None else None
+        streams.z = (z_full, z_cf) if streams.keeps else None
         alpha: Any = streams.alpha
         if alpha is None:
             alpha = torch.full(z_full.shape[:1], float(streams.config.alpha), device=z.device)

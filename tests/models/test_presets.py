@@ -235,7 +235,7 @@ PAIRS = {
     "guide": "own_search beams words no_caption schema",
     "best": "draws_nothing beams words no_caption",
     "schema": "beams words no_rows changes",
-    "engine": "beams other_method guide words repetition loading thoughts ruled",
+    "engine": "beams other_method guide repetition loading thoughts ruled",
     "lists": "demo",
 }
 

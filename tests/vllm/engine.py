@@ -9,6 +9,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from sira_cli.vllm.plugin import SCORED
 from tests.vllm import recurrent
 from tests.vllm.graphs import capture, prepare, report
 
@@ -39,8 +40,8 @@ def decode(
     triton: bool = False,
 ) -> dict[str, Any]:
     """Each batch on the same engine: the token ids of its requests, which are all there at once; and the
-    tokens' log-probabilities, with `logprobs` in their `params`. And how many tokens of each prompt were `cached`.
-    Of a prompt in a batch with `rows` a step has as many tokens at most.
+    tokens' log-probabilities, with `logprobs` in their `params`, or both of their scores. And how many tokens of each
+    prompt were `cached`. Of a prompt in a batch with `rows` a step has as many tokens at most.
 
     `padded`: with as many rows in every forward as if a CUDA graph of parts of it were replayed.
     `graphs`: numbers of requests for which decoding steps are replayed as `graphs.Graph`s.
@@ -110,7 +111,10 @@ def decode(
                 if output.finished:
                     text = output.outputs[0]
                     found = [list(output.prompt_token_ids), list(text.token_ids)]
-                    if text.logprobs:
+                    own = batch["requests"][int(named(output.request_id).split("-")[1])]
+                    if "scores" in (own.get("sira") or {}):
+                        found.append([[step[place].logprob for place in SCORED] for step in text.logprobs])
+                    elif text.logprobs:
                         found.append([step[token].logprob for step, token in zip(text.logprobs, found[1], strict=True)])
                     texts[named(output.request_id)] = found
                     begun[named(output.request_id)] = output.num_cached_tokens
@@ -200,6 +204,7 @@ def records(
         method = preset.method(run.get("method", "sira"))
         verify = Verify.of(run.get("verify"))
         more = {"choices": tuple(run.get("choices", ())), "verify": verify, "schema": run.get("schema")}
+        more["words"] = run.get("words", False)
         kind = run.get("task", "caption")
         if kind == "check":
             task: Any = Check.under(preset)

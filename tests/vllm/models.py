@@ -199,7 +199,9 @@ def by_attach(folder: Path, asked: dict[str, Any], alpha: float = 0.5, k: int | 
     return [out[0, :prompt].tolist(), out[0, prompt:].tolist()]
 
 
-def log_probabilities(folder: Path, asked: dict[str, Any], tokens: list[int], alpha: float) -> torch.Tensor:
+def log_probabilities(
+    folder: Path, asked: dict[str, Any], tokens: list[int], alpha: float, on_step: Any = None
+) -> torch.Tensor:
     """Of a text that is given, the log-probabilities of all tokens at each place under `attach` `[T, V]`."""
     model, processor = loaded(folder)
     pictures = [Image.open(path).convert("RGB") for path in asked["images"]]
@@ -214,6 +216,17 @@ def log_probabilities(folder: Path, asked: dict[str, Any], tokens: list[int], al
     layers = model.config.get_text_config().num_hidden_layers
     if hasattr(model.model, "rope_deltas"):
         model.model.rope_deltas = None
-    with attach(model, SiraConfig(k=layers // 2, alpha=alpha)) if pictures and alpha else nullcontext():
+    config = SiraConfig(k=layers // 2, alpha=alpha)
+    with attach(model, config, on_step=on_step) if pictures and alpha else nullcontext():
         out = model.generate(**inputs, **how, **kept, prefix_allowed_tokens_fn=only)
     return torch.stack(out.logits, dim=1)[0].log_softmax(dim=-1)
+
+
+def scores_by_attach(folder: Path, asked: dict[str, Any], tokens: list[int], alpha: float) -> list[list[float]]:
+    """Of each token of a text that is given: z_full - z_cf, and its log-probability under the contrast, by `attach`."""
+    steps: list[Any] = []
+    logprobs = log_probabilities(folder, asked, tokens, alpha, steps.append)
+    found = []
+    for step, row, token in zip(steps, logprobs, tokens, strict=True):
+        found.append([float(step.full[0, token] - step.cf[0, token]), float(row[token])])
+    return found

@@ -32,6 +32,13 @@ RUNS = {
     "flb": {"method": "flb"},
     "resdec after sira": {"method": "sira+resdec"},
     "sampled flb after sira": {"method": "sira+flb", "settings": {"temperature": 0.9, "seed": 5}},
+    "words": {"words": True},
+    "words of greedy": {"words": True, "method": "greedy"},
+    "words, drawn, another alpha": {
+        "words": True,
+        "settings": {"temperature": 0.9, "seed": 11, "alpha": 1.5, "prefix": "A photo: "},
+    },
+    "flagged, with words": {"words": True, "verify": "flag"},
     "text settings": {"settings": {"prefix": "A photo: ", "max_sentences": 1}},
     "an answer": {"task": "ask", "prompt": "Is there a dog in the image?"},
     "choices": {"task": "ask", "prompt": "Is there a dog?", "choices": ["Yes", "No", "Perhaps not"]},
@@ -48,7 +55,16 @@ RUNS = {
 }
 if LISTED:
     RUNS["a schema"] = {"schema": SCHEMA, "settings": {"max_new_tokens": 60}}
-BESIDE_A_CUT = ["captions", "greedy", "sampled", "sampled greedy", "another alpha", "choices", "choices of greedy"]
+BESIDE_A_CUT = [
+    "captions",
+    "greedy",
+    "sampled",
+    "sampled greedy",
+    "another alpha",
+    "choices",
+    "words",
+    "words of greedy",
+]
 MEASURED = {"duration_ms"}
 
 

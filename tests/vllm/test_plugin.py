@@ -6,11 +6,25 @@ import json
 import re
 import shutil
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import torch
 
-from tests.vllm.models import BY_TRITON, FAMILIES, RECURRENT, by_attach, by_attach_among, loaded, request
+from sira_cli import SiraConfig
+from sira_cli.vllm.plugin import SCORED
+from tests.vllm.graphs import Watch
+from tests.vllm.models import (
+    BY_TRITON,
+    FAMILIES,
+    RECURRENT,
+    by_attach,
+    by_attach_among,
+    loaded,
+    request,
+    scores_by_attach,
+)
 
 SIRA = {"additional_config": {"sira": {"alpha": 0.5}}}
 COMPILED = {"enforce_eager": False}
@@ -124,6 +138,56 @@ def test_preempted_and_aborted_requests(family, folder, pictures, run):
     assert answers[1] is None
     assert [answers[index] for index in own] == enough[2:]
     check(folder(family), batches, found["answers"])
+
+
+@pytest.mark.parametrize(("family", "v1"), [("llava", False), ("qwen2.5-vl", False), ("llava", True)])
+def test_scores_of_tokens(family, v1, folder, pictures, run):
+    """Of requests that lose their place, among others that want none; each step is scheduled ahead."""
+    asked = [request(family, [picture], f"part {i}", 30 + i) for i, picture in enumerate(pictures[:10])]
+    draw = {"seed": 5, "temperature": 1.0, "top_p": 0.95, "top_k": 50, "min_p": 0.0}
+    scoring = {0: {"scores": 0.5}, 3: {"scores": 1.5, "alpha": 1.5}, 4: {"scores": 0.5, "alpha": 0}}
+    scoring |= {8: {"scores": 0.5, "draw": draw}, 9: {"scores": 0.5}}
+    for index, wishes in scoring.items():
+        asked[index]["sira"] = wishes
+        asked[index]["params"] = {"logprob_token_ids": list(SCORED)}
+    asked[1]["params"] = {"logprobs": 5}
+    asked[2]["params"] = {"logprob_token_ids": [7, 8, 9]}
+    asked[9]["images"] = asked[9]["images"] + pictures[:1]
+    asked[9]["prompt"] = request(family, asked[9]["images"])["prompt"]
+    options = {**SIRA, "num_gpu_blocks_override": 14, "block_size": 32, "max_model_len": 256}
+    batches = [{"requests": asked}]
+    found = run("decode", folder(family), v1=v1, options=options, batches=batches, asynchronous=not v1)
+    (answers,) = found["answers"]
+    assert {f"0-{index}" for index in scoring} & {*found["preempted"]}
+    check(folder(family), batches, [[answer[:2] for answer in answers]])
+    for index in (1, 2, *scoring):
+        _, tokens, scores = answers[index]
+        alpha = scoring.get(index, {"scores": 0.5})["scores"]
+        expected = scores_by_attach(folder(family), asked[index], tokens, alpha)
+        if index not in scoring:
+            expected = [logprob for _, logprob in expected]
+        torch.testing.assert_close(torch.tensor(scores), torch.tensor(expected), rtol=0, atol=1e-4)
+
+
+def test_scores_wait_for_no_value_of_the_device():
+    pytest.importorskip("vllm")
+    from sira_cli.vllm.requests import RequestRows, Row
+
+    z = torch.randn(2, 3, 50)
+    rows = RequestRows.__new__(RequestRows)
+    rows.streams = SimpleNamespace(z=(z[0], z[1]))
+    asking = [Row(SimpleNamespace(extra_args={"sira": {"scores": 2}}), SiraConfig()), None]
+    logprobs = torch.zeros(3, 3)
+    output = SimpleNamespace(
+        sampled_token_ids=torch.tensor([[7], [8], [9]]), logprobs_tensors=SimpleNamespace(logprobs=logprobs)
+    )
+    with Watch() as watch:
+        rows.score(output, [asking[1], asking[0], asking[1]])
+    z_full, z_cf = z[:, 1]
+    expected = [0, z_full[8] - z_cf[8], (3 * z_full - 2 * z_cf).log_softmax(0)[8]]
+    torch.testing.assert_close(logprobs, torch.tensor([[0] * 3, expected, [0] * 3]))
+    assert watch.seen
+    assert watch.reads == []
 
 
 def test_settings_of_the_server_and_of_requests(folder, pictures, run):
