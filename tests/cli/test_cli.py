@@ -302,7 +302,7 @@ main()
 
 # --- every command: help whose examples work, options in groups, completion in the shell
 
-MOST_OPTIONS = 339  # in all --help together, those of groups of commands included
+MOST_OPTIONS = 343  # in all --help together, those of groups of commands included
 ROOT = typer.main.get_command(app)
 
 

@@ -190,6 +190,7 @@ def records(
     from sira_cli.models import presets
     from sira_cli.pictures.sources import located
     from sira_cli.run.check import Check
+    from sira_cli.run.items import Item
     from sira_cli.run.lvlm import load
     from sira_cli.run.run import Local
     from sira_cli.run.task import TASKS
@@ -216,7 +217,8 @@ def records(
             shown = [located(path).known(caption=run.get("caption")) for path in pictures]
             answering = Local(lvlm)
             answering.begin(task)
-            events = answering.results((each, each.name_in(None)) for each in shown)
+            todo = [Item(each, each.name_in(None), task.first_prompt(each), each.id) for each in shown]
+            events = answering.results(todo)
             both.append([asdict(event.record) for event in events])
         found.append(both)
     return found
