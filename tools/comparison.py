@@ -34,7 +34,6 @@ from tools.grammar import instances, is_broken
 FILE = FOLDER / "figures.json"
 FIGURES = ("CHAIRs", "CHAIRi", "coverage", "F1", "instances", "broken", "words", "adversarial accuracy")
 DENOMINATORS = {**CAPTION_DENOMINATORS, "instances": ("instances",), "broken": ("captions",)}
-TITLES = {"instances": "instances that do not exist", "broken": "broken texts"}
 # Where settings come from: chosen on validation scenes, they fulfil the rule or miss it by the least; an earlier
 # rule chose them; or nothing was chosen.
 VALIDATION = "validation"
@@ -68,7 +67,7 @@ class Comparison:
 
     def table(self) -> str:
         """Return settings, figures and cost in Markdown, a row per method."""
-        rows = [["method", "settings", *(TITLES.get(name, name) for name in FIGURES), "time"]]
+        rows = [["method", "settings", *FIGURES, "time"]]
         for name in self.report.figures:
             cells = differing(self.report.figures[name], self.report.differences.get(name), FIGURES)
             rows.append([name, self._settings(name), *cells, f"x{self.cost[name].median:.2f}"])
@@ -83,12 +82,12 @@ class Comparison:
         """Explain the cells."""
         first = next(iter(self.report.figures))
         return (
-            f"In percent, except words, on {self.report.scenes:,} scenes. Brackets: paired difference to {first}, "
-            "± half its 95 % interval; ≈: no difference shown. F1: of the kinds of objects named. Instances: more of a "
-            "kind than there are. Broken: a checker of grammar, articles and numbers found a fault. "
-            f"time: a caption's, relative to {first}'s of the same scene, median of {self.timed}. ¹ The authors' "
-            "settings. ² No setting that was tried fulfils the rule: this one misses it by the least. ³ Chosen by an "
-            "earlier rule."
+            f"In percent, on {self.report.scenes:,} scenes. Brackets: paired difference to {first}, ± half its 95 % "
+            "interval; ≈: no difference shown. CHAIRi: of the objects named, those that are not in the picture. Coverage: "
+            "of the scene's objects, those that are named. F1: of the kinds of objects named. Instances: more of a kind "
+            "than there are. Broken: texts with a fault of grammar, articles or numbers. "
+            f"Time: of a caption, relative to {first}'s, median of {self.timed}. ¹ The authors' settings. "
+            "² No setting fulfils the rule: this one misses it by the least. ³ Chosen by an earlier rule."
         )
 
     def _settings(self, method: str) -> str:

@@ -9,7 +9,7 @@ import itertools
 import json
 import re
 import sys
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from pathlib import Path
 from textwrap import fill, shorten
 from typing import Any
@@ -44,7 +44,7 @@ WIDTH = 132
 
 def look_figures() -> str:
     """Return the effect of second looks on captions of the test scenes."""
-    return _narrow(looks.Looks.read().table())
+    return _narrow(looks.Looks.read().table(), without=("F1",))
 
 
 def families_table() -> str:
@@ -84,33 +84,36 @@ def census() -> str:
 
 
 def methods_table() -> str:
-    """Return the table of methods: idea, needs, what papers claim and what was measured; and which have an ability."""
+    """Return the table of methods: idea, needs and what papers claim; and which have an ability."""
     known = yaml.safe_load((FOLDER / "claims.yaml").read_text(encoding="utf-8"))
     paper = results()["models"]["llava-1.5-7b"]["chair"]["64 tokens"]
     claims = known["claims"] | {name: f"{paper['greedy']['CHAIRi']} to {row['CHAIRi']}" for name, row in paper.items()}
-    measured = comparison.Comparison.read()
-    rows = [["`--method`", "idea", "needs", "claimed", "CHAIRi here", "time"]]
+    rows = [["`--method`", "idea", "needs", "claimed"]]
     for name, method in METHODS.items():
         line = (sys.modules[type(method).__module__].__doc__ or "").strip().splitlines()[0].split(": ", 1)[1]
         if name.startswith("sira+"):
             line = type(method).__doc__ or ""
         line = re.sub(r"\([^()]* \d{4}, (arXiv:[\d.]+)\)", r"(\1)", line.rstrip("."))
-        changes = measured.report.differences.get(name)
-        cells = ["", ""] if changes is None else [f"{changes['CHAIRi']:+}", f"x{measured.cost[name].median:.2f}"]
-        rows.append([f"`{name}`", line, known["needs"][name], claims.get(name, "") * (name != "greedy"), *cells])
+        claimed = "" if name == "greedy" else claims.get(name, "")
+        rows.append([f"`{name}`", line, known["needs"][name], claimed])
     kinds = Ability.BEAMS, Ability.TRACES
     beams, traces = (", ".join(name for name in METHODS if kind in METHODS[name].abilities) for kind in kinds)
     return f"{_table(rows)}\n\nBeams: {beams}. Traces: {traces}."
 
 
 def paper_gain() -> str:
-    """Return POPE's F1 of LLaVA-1.5 on COCO in the paper, and as its authors print it for greedy decoding."""
-    rows = [["", "random", "popular", "adversarial"]]
-    kinds = {"base, sampled": "models greedy", "greedy, LLaVA's authors": "published greedy", "SIRA": "models sira"}
-    for title, (source, method) in zip(kinds, map(str.split, kinds.values()), strict=True):
-        figures = results()[source]["llava-1.5-7b"]["pope"]
-        rows.append([title, *(f"{figures[f'coco {split}'][method]['F1']:.1f}" for split in rows[0][1:])])
-    return _table(rows)
+    """Return POPE's F1 of LLaVA-1.5 on COCO's adversarial split in the paper, and as its authors print it."""
+    found = results()
+    sampled, greedy, sira = (
+        found[source]["llava-1.5-7b"]["pope"]["coco adversarial"][method]["F1"]
+        for source, method in (("models", "greedy"), ("published", "greedy"), ("models", "sira"))
+    )
+    text = (
+        f"LLaVA-1.5's F1 on COCO's adversarial questions is {sampled:.1f} in that row, {sira:.1f} in SIRA's, and "
+        f"{greedy:.1f} by greedy decoding in [its authors' paper](https://arxiv.org/abs/2310.03744): a hint only, as "
+        "they end questions in other words and pad pictures."
+    )
+    return fill(text, WIDTH, break_on_hyphens=False, break_long_words=False)
 
 
 def settings_table() -> str:
@@ -121,8 +124,11 @@ def settings_table() -> str:
             value = shorten(f"{default}".replace("None", "none"), 40, placeholder=" ...")
             key = f"`{setting}={value}`", method.all_settings()[setting].meaning
             shared.setdefault(key, []).append(name)
-    rows = [[", ".join(name for name in names if "sira+" not in name), *key] for key, names in shared.items()]
-    return _table([["`--method`", "setting, default", "meaning"], *rows])
+    told: dict[str, list[str]] = {}
+    for (setting, meaning), names in shared.items():
+        told.setdefault(", ".join(name for name in names if "sira+" not in name), []).append(f"{setting} {meaning}")
+    rows = [[names, "<br>".join(settings)] for names, settings in told.items()]
+    return _table([["`--method`", "settings with their defaults"], *rows])
 
 
 def presets_by_memory() -> str:
@@ -141,12 +147,13 @@ def presets_by_memory() -> str:
 
 def support_figures() -> str:
     """Return how well support separates objects."""
-    return _narrow(shipped(), without="AUROC of position")
+    return _narrow(shipped(), without=("AUROC of position",))
 
 
 def frontier_figures() -> str:
-    """Return the table of methods among trivial baselines."""
-    return _narrow(frontier.shipped())
+    """Return the gains of methods at greedy's length and coverage, without the rows of baselines."""
+    lines = _narrow(frontier.shipped()).splitlines()
+    return "\n".join(line for line in lines if not line.startswith("| greedy, "))
 
 
 def doubt_figures() -> str:
@@ -195,7 +202,7 @@ def costs_table() -> str:
 
 def thousand_photographs() -> str:
     """Return how long the captions of 1,000 pictures take on the machines that were measured."""
-    rows = [["model's shape", "on", "at once", "one caption", "1,000"]]
+    times = []
     for name, shape in (
         ("gpu-llava-1.5-7b-batch-8", "LLaVA-1.5 7B"),
         ("gpu-qwen2.5-vl-7b", "Qwen2.5-VL 7B"),
@@ -204,8 +211,8 @@ def thousand_photographs() -> str:
         report = bench_report(name)
         row = [each for each in report.rows if each.method == "sira"][-1]  # the largest batch
         seconds = row.requests[64].seconds.median / row.batch
-        rows.append([shape, report.device, str(row.batch), f"{seconds:.2g} s", in_words(1000 * seconds)])
-    return _table(rows)
+        times.append(f"- {shape} on {report.device}, {row.batch} at once: {in_words(1000 * seconds)}.")
+    return "\n".join(times)
 
 
 def record_keys() -> str:
@@ -233,9 +240,8 @@ def gpu_conformance() -> str:
     families, worst = len({row["family"] for row in exact}), max(row["difference"] for row in exact)
     ratio = max(row["difference"] / row["of_precision"] for row in half)
     return fill(
-        f"On the GPU the fork was compared {len(exact)} times, on {families} tiny families, with a literal Algorithm "
-        f"1. In float32 all tokens are equal and logits differ by {worst:.0e} at most; in bfloat16 the fork is "
-        f"{ratio:.2f} times as far from float32 as Algorithm 1 at most.",
+        f"On the GPU, {len(exact)} comparisons with a literal Algorithm 1 on {families} tiny families: in float32 equal "
+        f"tokens, and logits within {worst:.0e}; in bfloat16 at most {ratio:.2f} times as far from float32 as Algorithm 1.",
         WIDTH,
     )
 
@@ -247,12 +253,13 @@ def bench_report(name: str) -> BenchReport:
 
 def methods_figures() -> str:
     """Return all figures of captions and answers, with settings."""
-    return _narrow(comparison.Comparison.read().tables(), without="CHAIRs")
+    return _narrow(comparison.Comparison.read().tables(), without=("CHAIRs", "words"))
 
 
 def later_figures() -> str:
     """Return figures of methods whose settings were chosen later, on fewer scenes."""
-    return _narrow(comparison.Comparison.read(FOLDER / "figures-250.json").table(), without="CHAIRs")
+    table = comparison.Comparison.read(FOLDER / "figures-250.json").table()
+    return _narrow(table, without=("CHAIRs", "F1", "words", "adversarial accuracy"))
 
 
 def ledger_cost() -> str:
@@ -271,16 +278,19 @@ def _table(rows: list[list[str]]) -> str:
     return _narrow(markdown(rows))
 
 
-def _narrow(text: str, without: str | None = None) -> str:
-    """Take out what makes columns of a table equally wide, and the column with a head."""
-    lines, at = [], None
+def _narrow(text: str, without: Collection[str] = ()) -> str:
+    """Take out what makes columns of a table equally wide, and the columns with these heads."""
+    lines = []
+    kept: list[int] | None = None  # columns of the table that a line belongs to
     for line in re.sub(r"-{4,}", "---", re.sub(r" {2,}\|", " |", text)).splitlines():
+        if not line.startswith("|"):
+            kept = None
+            lines.append(line)
+            continue
         cells = line.strip("|").split("|")
-        if line.startswith("|") and at is None and without in (heads := [cell.strip() for cell in cells]):
-            at = heads.index(without)
-        if line.startswith("|") and at is not None:
-            line = f"|{'|'.join(cells[:at] + cells[at + 1 :])}|"
-        lines.append(line)
+        if kept is None:
+            kept = [index for index, cell in enumerate(cells) if cell.strip() not in without]
+        lines.append(f"|{'|'.join(cells[index] for index in kept)}|")
     return "\n".join(lines)
 
 
@@ -311,14 +321,13 @@ def effect() -> str:
     timed = _record("cpu-demo-captions")
     alone, folder = (timed["seconds"][batch] for batch in ("1", str(speed.BATCH)))
     heads = {
-        "CHAIRi": "CHAIRi: objects hallucinated",
-        "coverage": "coverage: objects named",
-        "instances": "counted twice: instances that do not exist",
+        "CHAIRi": "named objects that are not there (CHAIRi)",
+        "coverage": "objects that are named (coverage)",
+        "instances": "more of a kind than there are",
         "broken": "broken texts",
     }
-    last = "one picture takes", f"pictures per second, a folder with `-b {speed.BATCH}`"
-    rows = [["captions by", *heads.values(), *last]]
-    best = "greedy, [the best of 5](docs/truth.md#the-best-of-several-captions) (`--verify best`)"
+    rows = [["captions by", *heads.values(), "time: one picture", f"a folder, `-b {speed.BATCH}`"]]
+    best = "greedy, [best of 5](docs/truth.md#the-best-of-several-captions) (`--verify best`)"
     guide = "greedy, [looking first](docs/truth.md#looking-first) (`--verify guide`)"
     for title, name, report in (
         ("greedy decoding", "greedy", measured.report),
@@ -333,13 +342,13 @@ def effect() -> str:
             if name in report.differences:
                 cell += f" ({report.differences[name][each]:+})"
             cells.append(cell)
-        times = f"{alone[name]:.2f} s (x{alone[name] / alone['greedy']:.2f})", f"{1 / folder[name]:.1f}"
+        times = [f"x{seconds[name] / seconds['greedy']:.2f}" for seconds in (alone, folder)]
         rows.append([title, *cells, *times])
     note = (
-        f"Times are means of {timed['rounds']} rounds over {speed.SCENES} other scenes, processor time, "
-        f"{timed['dtype']}, {timed['device']} (`python -m tools.speed`); other pages have medians of other runs."
+        f"Times: {timed['dtype']}, {timed['device']}, means over {speed.SCENES} other scenes (`python -m tools.speed`);"
+        " other pages have medians of other runs."
     )
-    return f"{_table(rows)}\n\n{note}"
+    return f"{_table(rows)}\n\n{fill(note, WIDTH)}"
 
 
 def _choice(measured: comparison.Comparison, method: str) -> str:
@@ -363,7 +372,7 @@ def cost() -> str:
 
     cpus, gpus = ([name for name in COSTS if name.startswith(kind)] for kind in ("cpu-qwen", "gpu"))
     text = (
-        f"**Little extra time.** A decoding step takes {steps(cpus)} times greedy's on CPUs and {steps(gpus)} times "
-        f"on {bench_report(gpus[0]).device}: random weights in shapes of real models ([cost](docs/results.md#time))."
+        f"**Little extra time.** A step takes {steps(cpus)} times greedy's on CPUs and {steps(gpus)} times on "
+        f"{bench_report(gpus[0]).device}: random weights in shapes of real models ([cost](docs/results.md#time))."
     )
     return fill(text, 120, initial_indent="- ", subsequent_indent="  ", break_on_hyphens=False, break_long_words=False)

@@ -37,7 +37,6 @@ FILE = FOLDER / "looks.json"
 METHODS = ("greedy", "sira")
 WAYS = ("", "flag", "random", "best", "guide")  # the method alone first
 FIGURES = ("CHAIRi", "coverage", "F1", "instances", "broken", "words")
-TITLES = {"instances": "instances that do not exist", "broken": "broken texts"}
 TEXTS = {  # what a row of the table is about
     "": "{method}",
     "flag": "{method}, without marked objects (`flag`)",
@@ -83,7 +82,7 @@ class Looks:
 
     def table(self) -> str:
         """Return figures and cost in Markdown, a row per way."""
-        rows = [["captions", *(TITLES.get(name, name) for name in FIGURES), "time"]]
+        rows = [["captions", *FIGURES, "time"]]
         for method in METHODS:
             for way in WAYS:
                 rows.append(self._row(method, way))
