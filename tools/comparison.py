@@ -82,10 +82,10 @@ class Comparison:
         """Explain the cells."""
         first = next(iter(self.report.figures))
         return (
-            f"In percent, on {self.report.scenes:,} scenes. Brackets: paired difference to {first}, ± half its 95 % "
-            "interval; ≈: no difference shown. CHAIRi: of the objects named, those that are not in the picture. Coverage: "
-            "of the scene's objects, those that are named. F1: of the kinds of objects named. Instances: more of a kind "
-            "than there are. Broken: texts with a fault of grammar, articles or numbers. "
+            f"In percent, on {self.report.scenes:,} scenes: {first}'s figures, then paired differences from them, ± "
+            "half their 95 % interval; ≈: no difference shown. CHAIRi: of the objects named, those not in the picture. "
+            "Coverage: of the scene's objects, those named. F1: of the kinds of objects named. Instances: more of a "
+            "kind than there are. Broken: texts with a fault of grammar, articles or numbers. "
             f"Time: of a caption, relative to {first}'s, median of {self.timed}. ¹ The authors' settings. "
             "² No setting fulfils the rule: this one misses it by the least. ³ Chosen by an earlier rule."
         )
@@ -120,14 +120,14 @@ def are_authors(method: str, settings: Mapping[str, Any]) -> bool:
 
 
 def differing(figures: Mapping[str, Figure], changes: Mapping[str, Figure] | None, names: Sequence[str]) -> list[str]:
-    """Return the cells of a row: its figures, and how they differ from the first row's; None: it is the first."""
+    """Return the cells of a row: its differences from the first row; None: it is the first, with its figures."""
     if changes is None:
         return [f"{figures[name]}" for name in names]
     cells = []
     for name in names:
         change = changes[name]
-        shown = f"({change:+})" if not change.low <= 0 <= change.high else "≈"
-        cells.append(f"{figures[name].value:.1f} {shown}")
+        is_shown = not change.low <= 0 <= change.high
+        cells.append(f"{change:+}" if is_shown else "≈")
     return cells
 
 

@@ -240,8 +240,8 @@ def gpu_conformance() -> str:
     families, worst = len({row["family"] for row in exact}), max(row["difference"] for row in exact)
     ratio = max(row["difference"] / row["of_precision"] for row in half)
     return fill(
-        f"On the GPU, {len(exact)} comparisons with a literal Algorithm 1 on {families} tiny families: in float32 equal "
-        f"tokens, and logits within {worst:.0e}; in bfloat16 at most {ratio:.2f} times as far from float32 as Algorithm 1.",
+        f"On the GPU, {len(exact)} comparisons with a literal Algorithm 1 on {families} tiny families: in float32 "
+        f"equal tokens, and logits within {worst:.0e}; in bfloat16 at most {ratio:.2f} times as far from float32.",
         WIDTH,
     )
 
