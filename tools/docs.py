@@ -233,19 +233,6 @@ def _request(row: BenchRow) -> str:
     return f"{row.requests[max(row.requests)].ratio.median:.2f}"
 
 
-def gpu_conformance() -> str:
-    """Return how far the fork is from Algorithm 1 on a GPU, in both precisions."""
-    found = _record("gpu-conformance")
-    exact, half = found["float32"], found["bfloat16"]
-    families, worst = len({row["family"] for row in exact}), max(row["difference"] for row in exact)
-    ratio = max(row["difference"] / row["of_precision"] for row in half)
-    return fill(
-        f"On the GPU, {len(exact)} comparisons with a literal Algorithm 1 on {families} tiny families: in float32 "
-        f"equal tokens, and logits within {worst:.0e}; in bfloat16 at most {ratio:.2f} times as far from float32.",
-        WIDTH,
-    )
-
-
 def bench_report(name: str) -> BenchReport:
     """Return the report of `sira bench -o docs/bench/NAME.json`."""
     return BenchReport.from_json((BENCH / f"{name}.json").read_text(encoding="utf-8"))
