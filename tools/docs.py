@@ -33,7 +33,7 @@ from sira_cli.models.preset import Preset
 from sira_cli.run.records import Result
 from tests.support import tiny
 from tests.support.checkpoints import released_model
-from tools import comparison, examples, frontier, ledger, looks, speed
+from tools import comparison, examples, frontier, looks, speed
 from tools.choose import FOLDER
 from tools.support import FIFTHS, shipped
 
@@ -247,11 +247,6 @@ def later_figures() -> str:
     """Return figures of methods whose settings were chosen later, on fewer scenes."""
     table = comparison.Comparison.read(FOLDER / "figures-250.json").table()
     return _narrow(table, without=("CHAIRs", "F1", "words", "adversarial accuracy"))
-
-
-def ledger_cost() -> str:
-    """Return the cost of resuming with a file of a million records."""
-    return fill(ledger.sentences(_record("ledger")), WIDTH)
 
 
 def second_look_cost() -> str:

