@@ -130,10 +130,8 @@ def card(figures: dict[str, Any], sira: Any, training: dict[str, Any], choice: d
     scenes = max(recipe["vision_scenes"], recipe["language_scenes"])
     swept = SweepReport.from_json(json.dumps(choice))
     rows = [["K", "alpha", *CHOICE]]
-    rows += [
-        [str(cell.k or "-"), f"{cell.alpha:g}", *(f"{row[name].value:.1f}" for name in CHOICE)]
-        for cell, row in swept.figures.items()
-    ]
+    for row in swept.rows:
+        rows.append([str(row.k or "-"), f"{row.alpha:g}", *(f"{row.figures[name].value:.1f}" for name in CHOICE)])
     outcome = f"K = {swept.best.k} and alpha = {swept.best.alpha:g}"
     if not swept.fulfils:
         outcome += ", which no setting fulfils and this one misses by the least"

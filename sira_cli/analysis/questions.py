@@ -91,10 +91,9 @@ def with_places(
 ) -> QuestionSet:
     """Read POPE's question files, each question once, and the places of the objects, if there are annotations."""
     read = in_splits(paths, folder, limit)
-    asked = {(question.picture, question.text) for question in read.questions}
-    if len(asked) < len(read.questions):
+    rows = [(question.picture, question.text, question.expected) for question in read.questions]
+    if len({row[:2] for row in rows}) < len(rows):
         raise DataError(f"{paths[0]}: a question has both labels, here or in another file: leave one out")
-    rows = [[question.picture, question.text, question.expected] for question in read.questions]
     made_from = {"files": [path.name for path in paths], "questions_sha256": hash_of(questions=rows)}
     if annotations is None:
         return replace(read, made_from=made_from)
@@ -136,9 +135,7 @@ def _read_objects(path: Path, images: Collection[int | None]) -> _Objects:
     outlines: dict[int | None, dict[str, list[Outline]]] = {}
     for file in files:
         content = read_json(file)
-        categories = {}
-        for row in coco_rows(file, content, "categories", id=int, name=str):
-            categories[row["id"]] = row["name"]
+        categories = {row["id"]: row["name"] for row in coco_rows(file, content, "categories", id=int, name=str)}
         names.update(categories.values())
         for row in coco_rows(file, content, "annotations", image_id=int, category_id=int):
             image = row["image_id"]
@@ -160,7 +157,12 @@ def _outline(file: Path, row: Mapping[str, Any]) -> Outline:
         x, y, width, height = map(float, row["bbox"])
     except (KeyError, TypeError, ValueError):
         raise DataError(f"{file}: expected an object with its `bbox`: {brief(row, 80)}") from None
-    return (x, y, x + width, y, x + width, y + height, x, y + height)
+    return corners(x, y, x + width, y + height)
+
+
+def corners(x0: float, y0: float, x1: float, y1: float) -> Outline:
+    """Return the outline of a box, in pixels."""
+    return (x0, y0, x1, y0, x1, y1, x0, y1)
 
 
 def black_out(image: Image.Image, outlines: Sequence[Outline]) -> Image.Image:

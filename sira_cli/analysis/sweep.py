@@ -11,7 +11,7 @@ import itertools
 import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
@@ -19,13 +19,13 @@ from typing_extensions import override
 
 from sira_cli import methods
 from sira_cli.analysis.experiment import Events, ModelReport, Units, draw_line, new_figure, run_missing
-from sira_cli.analysis.questions import DECODED, QuestionSet
+from sira_cli.analysis.questions import DECODED, Question, QuestionSet
 from sira_cli.core.families import find_backbone
 from sira_cli.core.passes import next_token
 from sira_cli.core.rules import contrast, plausible
 from sira_cli.errors import PictureError, SettingsError, UnfinishedReasoningError
 from sira_cli.eval import figures as counted
-from sira_cli.eval.statistics import Figure, MethodFigures, Tally
+from sira_cli.eval.statistics import Figure, Tally
 from sira_cli.models.model import LoadedModel
 from sira_cli.models.preset import Preset
 from sira_cli.run.events import FailedPicture, StageStarted
@@ -82,17 +82,24 @@ class Grid:
     def of(cls, lvlm: LoadedModel, k: str | None, alphas: tuple[float, ...]) -> Grid:
         """Return the grid of a model: `k` is `all`, or as `parse_ks` reads it; None: `spread`."""
         largest = lvlm.layers - find_backbone(lvlm.model).first_boundary
-        ks = spread(lvlm.layers, largest) if k is None else range(1, largest + 1) if k == "all" else parse_ks(k)
-        return cls(tuple(ks), alphas)
+        if k is None:
+            return cls(spread(lvlm.layers, largest), alphas)
+        if k == "all":
+            return cls(tuple(range(1, largest + 1)), alphas)
+        return cls(parse_ks(k), alphas)
 
     def cells(self) -> list[Cell]:
         """Return all settings, greedy first."""
-        return [GREEDY, *(Cell(k, alpha) for k in self.ks for alpha in self.alphas)]
+        return [GREEDY, *itertools.starmap(Cell, itertools.product(self.ks, self.alphas))]
 
 
 def spread(layers: int, largest: int) -> tuple[int, ...]:
     """Return VALUES values of K from early to late forks, L/2 among them."""
-    return tuple(sorted({max(1, min(number * layers // VALUES, largest)) for number in range(1, VALUES + 1)}))
+    values = set()
+    for number in range(1, VALUES + 1):
+        evenly = number * layers // VALUES
+        values.add(max(1, min(evenly, largest)))
+    return tuple(sorted(values))
 
 
 def parse_ks(text: str) -> tuple[int, ...]:
@@ -100,36 +107,41 @@ def parse_ks(text: str) -> tuple[int, ...]:
     values: set[int] = set()
     for part in text.split(","):
         match = re.fullmatch(r"\s*(\d+)\s*(?:-\s*(\d+)\s*)?", part)
-        low, high = (int(match[1]), int(match[2] or match[1])) if match else (0, 0)
-        if not 1 <= low <= high:
+        numbers = range(int(match[1]), int(match[2] or match[1]) + 1) if match else ()
+        if not numbers or 0 in numbers:
             raise SettingsError(f"`k=` {text!r}: expected all, or numbers and ranges such as 1,2,4 or 1-7")
-        values |= set(range(low, high + 1))
+        values.update(numbers)
     return tuple(sorted(values))
 
 
 def parse_alphas(text: str) -> tuple[float, ...]:
     """Read values of alpha: `0.5,1`."""
     try:
-        values = {float(part) for part in text.split(",")}
+        values = sorted(set(map(float, text.split(","))))
     except ValueError:
-        values = set()
+        values = []
     if not values or not all(0 < value < math.inf for value in values):
         raise SettingsError(f"`alpha=` {text!r}: expected numbers above 0 such as 0.5,1; greedy is always measured")
-    return tuple(sorted(values))
+    return tuple(values)
 
 
 def decisive(preset: Preset, questions: QuestionSet, alphas: Sequence[float], captions: bool) -> dict[str, Any]:
     """Return the settings that decide a sweep's texts, besides K and the checkpoint's revision, as JSON holds them."""
-    parts, prompts = preset.decisive(), {"caption": preset.prompts.caption} if captions else {}
+    parts = preset.decisive()
     for swept in ("k", "k_fraction", "alpha"):
         del parts["sira"][swept]
-    if not captions:
+    prompts = {}
+    if captions:
+        prompts["caption"] = preset.prompts.caption
+    else:
         del parts["generation"]  # the first token is always the likeliest
-    rows = [
-        {"picture": each.picture, "text": each.text, "there": each.expected, "splits": each.splits}
-        for each in questions.questions
-    ]
-    return flat(parts | {"prompts": prompts | {"ask": preset.prompts.ask}}) | {
+    prompts["ask"] = preset.prompts.ask
+    parts["prompts"] = prompts
+    rows = []
+    for question in questions.questions:
+        row = {"picture": question.picture, "text": question.text, "there": question.expected}
+        rows.append(row | {"splits": question.splits})
+    return flat(parts) | {
         "captions": captions,
         "alpha": list(alphas),
         "splits": list(questions.splits),
@@ -171,7 +183,8 @@ class FirstTokens(Task[list[str]]):
     def answers(self, lvlm: LoadedModel, batch: Batch[list[str]], on_text: Any = None) -> list[list[str]]:
         """Return the texts of `grid.cells()` for each question."""
         text = functools.cache(lambda token: lvlm.vocabulary.text([token]).strip())
-        return [[text(token) for token in row] for row in first_tokens(lvlm, self.grid, batch.inputs).tolist()]
+        rows = first_tokens(lvlm, self.grid, batch.inputs).tolist()
+        return [list(map(text, tokens)) for tokens in rows]
 
 
 @dataclass(frozen=True)
@@ -182,11 +195,14 @@ class CaptionsOfCells(Task[list[str]]):
 
     def answers(self, lvlm: LoadedModel, batch: Batch[list[str]], on_text: Any = None) -> list[list[str]]:
         """Return the captions of the cells for each picture."""
-        answers = [each.answer(batch.inputs) for each in self.lvlms]
-        for answer in itertools.chain(*answers):
-            if answer.error:
-                raise UnfinishedReasoningError(f"a caption {answer.error}")
-        return [[answer.text for answer in row] for row in zip(*answers, strict=True)]
+        captions = []
+        for cell in self.lvlms:
+            answers = cell.answer(batch.inputs)
+            for answer in answers:
+                if answer.error:
+                    raise UnfinishedReasoningError(f"a caption {answer.error}")
+            captions.append([answer.text for answer in answers])
+        return list(map(list, zip(*captions, strict=True)))
 
 
 def sweep(
@@ -212,12 +228,14 @@ def sweep(
         PictureError: a picture cannot be captioned.
         SettingsError: `units` are of other questions or settings.
     """
-    lvlm.check_prompts((each.text, each.picture) for each in questions.questions)
-    own = {"k": list(grid.ks), "checkpoint": lvlm.revision, "dtype": str(lvlm.model.dtype)}
-    settings = decisive(lvlm.preset, questions, grid.alphas, captions) | {"quantization": lvlm.quantization}
-    units.begin(settings | own)
+    lvlm.check_prompts((question.text, question.picture) for question in questions.questions)
+    settings = decisive(lvlm.preset, questions, grid.alphas, captions)
+    settings["quantization"] = lvlm.quantization
+    settings["k"] = list(grid.ks)
+    settings["checkpoint"] = lvlm.revision
+    settings["dtype"] = str(lvlm.model.dtype)
+    units.begin(settings)
     prompts = lvlm.preset.prompts
-
     asked = []
     for number, question in enumerate(questions.questions):
         prompt = prompts.asking(question.text)
@@ -230,13 +248,14 @@ def sweep(
         yield StageStarted("captions", len(questions.pictures) * len(grid.cells()))
         for k in (GREEDY.k, *grid.ks):
             method = methods.find("sira" if k else "greedy")
-            presets = [lvlm.preset.with_settings(k=k or None, alpha=alpha) for alpha in (grid.alphas if k else [0.0])]
-            cells = CaptionsOfCells([lvlm.under(method, preset) for preset in presets])
-            items = (
-                Item[list[str]](questions.picture(name), name, prompts.caption, CAPTION_UNIT.format(name, k))
-                for name in questions.pictures
-            )
-            for event in run_missing(lvlm, cells, items, units, batch_size, len(presets)):
+            cells = []
+            for alpha in grid.alphas if k else (GREEDY.alpha,):
+                cells.append(lvlm.under(method, lvlm.preset.with_settings(k=k or None, alpha=alpha)))
+            items = []
+            for name in questions.pictures:
+                unit = CAPTION_UNIT.format(name, k)
+                items.append(Item[list[str]](questions.picture(name), name, prompts.caption, unit))
+            for event in run_missing(lvlm, CaptionsOfCells(cells), items, units, batch_size, len(cells)):
                 if isinstance(event, FailedPicture):
                     raise PictureError(event.error)
                 yield event
@@ -288,13 +307,17 @@ class SettingRow:
     figures: dict[str, Figure]  # in percent, with 95 % intervals over pictures: `mean accuracy`, ..., `CHAIRi`
     differences: dict[str, Figure]  # paired, from greedy's
 
+    @property
+    def cell(self) -> Cell:
+        """The setting itself."""
+        return Cell(self.k, self.alpha)
+
 
 def best_setting(rows: Sequence[SettingRow], captions: bool) -> tuple[Cell, bool]:
     """Return the best setting, and whether it fulfils the rule for captions or for answers; greedy's row is first."""
-    measured = {Cell(row.k, row.alpha): row for row in rows[1:]}
     if captions:
-        return by_captions({cell: row.differences for cell, row in measured.items()})
-    return by_score({cell: row.figures for cell, row in measured.items()}), True
+        return by_captions({row.cell: row.differences for row in rows[1:]})
+    return by_score({row.cell: row.figures for row in rows[1:]}), True
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -320,39 +343,36 @@ class SweepReport(ModelReport):
         cls, lvlm: Lvlm, questions: QuestionSet, grid: Grid, units: Units[list[str]], captions: bool = False
     ) -> SweepReport:
         """Make the report from finished units; other questions are left out."""
-        named = {ANSWER_UNIT.format(number): question for number, question in enumerate(questions.questions)}
-        answered = [(question, units[unit]) for unit, question in named.items() if unit in units]
+        answered: list[tuple[Question, list[str]]] = []  # each question with its answers in the cells
+        for number, question in enumerate(questions.questions):
+            unit = ANSWER_UNIT.format(number)
+            if unit in units:
+                answered.append((question, units[unit]))
         if not answered:
             raise PictureError("no question could be answered")
-        cells, pictures = grid.cells(), {question.picture for question, _ in answered}
-        groups = dict[str, MethodFigures]()
+        cells = grid.cells()
+        pictures = {question.picture for question, _ in answered}
+        described: dict[str, Tally] = {}
         if captions and questions.count_caption is not None:
-            tallies = {cell.name: Tally() for cell in cells}
-            for cell, picture in itertools.product(cells, pictures):
+            for cell in cells:
                 number = grid.alphas.index(cell.alpha) if cell.k else 0
-                caption = units[CAPTION_UNIT.format(picture, cell.k)][number]
-                tallies[cell.name].counts[picture] = questions.count_caption(picture, caption)
-            groups[""] = counted.compare_captions(tallies)
-        splits = dict[str, MethodFigures]()
-        for split in questions.splits:
-            tallies = {cell.name: Tally() for cell in cells}
-            for number, (question, texts) in enumerate(answered):
-                for time, (tally, text) in itertools.product(
-                    range(question.splits.count(split)), zip(tallies.values(), texts, strict=True)
-                ):
+                counts = {}
+                for picture in pictures:
+                    caption = units[CAPTION_UNIT.format(picture, cell.k)][number]
+                    counts[picture] = questions.count_caption(picture, caption)
+                described[cell.name] = Tally(counts)
+        splits = {split: {cell.name: Tally() for cell in cells} for split in questions.splits}
+        for number, (question, texts) in enumerate(answered):
+            for time, split in enumerate(question.splits):
+                for tally, text in zip(splits[split].values(), texts, strict=True):
                     tally.add(question.picture, f"{number} {time}", *counted.count_answer(text, question.expected))
-            splits[f"{split} "] = counted.compare_answers(tallies)
-        groups |= {**splits, "mean ": MethodFigures.mean(list(splits.values()))}
-        rows = tuple(
-            SettingRow(
-                cell.k,
-                cell.alpha,
-                sum(counted.strict(texts[number]) is None for _, texts in answered),
-                counted.named_figures(groups, cell.name),
-                counted.named_figures(groups, cell.name, GREEDY.name),
-            )
-            for number, cell in enumerate(cells)
-        )
+        groups = counted.compared(described, splits)
+        rows = []
+        for number, cell in enumerate(cells):
+            neither = sum(counted.strict(texts[number]) is None for _, texts in answered)
+            figures = counted.named_figures(groups, cell.name)
+            differences = counted.named_figures(groups, cell.name, GREEDY.name)
+            rows.append(SettingRow(cell.k, cell.alpha, neither, figures, differences))
         best, fit = best_setting(rows, captions)
         return cls(
             **cls.fields_of(lvlm),
@@ -366,13 +386,8 @@ class SweepReport(ModelReport):
             rule=CAPTIONS_RULE if captions else SCORE_RULE,
             best=best,
             fulfils=fit,
-            rows=rows,
+            rows=tuple(rows),
         )
-
-    @property
-    def figures(self) -> dict[Cell, dict[str, Figure]]:
-        """The figures of every setting."""
-        return {Cell(row.k, row.alpha): row.figures for row in self.rows}
 
     @property
     def by(self) -> str:
@@ -381,23 +396,26 @@ class SweepReport(ModelReport):
 
     def table(self) -> Iterator[Table | str]:
         """Yield the table, a row per setting, then what was measured, and the best setting."""
-        captions = CAPTIONS * self.captions
-        chosen, best = None, ""
+        captions = CAPTIONS if self.captions else ()
+        chosen = None
+        best = ""
         sections: dict[int, list[list[str]]] = {}
         for row in self.rows:
-            cells = [
-                *((str(row.k), f"{row.alpha:g}") if row.k else ("-", "greedy")),
-                *(f"{row.figures[f'{split} {SCORE}']}" for split in self.splits),
-                *(f"{row.figures[MEAN]}", f"{row.differences[MEAN]:+}" if row.k else ""),
-                *(f"{row.figures['mean yes'].value:.1f}", str(row.neither)),
-                *(f"{row.figures[name]}" for name in captions),
-            ]
+            figures = row.figures
+            cells = [str(row.k), f"{row.alpha:g}"] if row.k else ["-", "greedy"]
+            cells += [f"{figures[f'{split} {SCORE}']}" for split in self.splits]
+            cells.append(f"{figures[MEAN]}")
+            cells.append(f"{row.differences[MEAN]:+}" if row.k else "")
+            cells.append(f"{figures['mean yes'].value:.1f}")
+            cells.append(str(row.neither))
+            cells += [f"{figures[name]}" for name in captions]
             sections.setdefault(row.k, []).append(cells)
-            if self.best == Cell(row.k, row.alpha):
-                chosen, apart = cells, row.differences[self.by]
-                best = f"{self.best.name}: {self.by} {row.figures[self.by]}, {apart.value:+.1f} against greedy, "
-                best += f"95 % interval {apart.low:+.1f} to {apart.high:+.1f}"
-                if apart.low <= 0 <= apart.high:
+            if row.cell == self.best:
+                chosen = cells
+                change = row.differences[self.by]
+                best = f"{self.best.name}: {self.by} {figures[self.by]}, {change.value:+.1f} against greedy, "
+                best += f"95 % interval {change.low:+.1f} to {change.high:+.1f}"
+                if change.low <= 0 <= change.high:
                     best += ", which holds 0: no difference to greedy is shown"
         heads = ["K", "alpha", *self.splits, MEAN, "- greedy", "mean yes", "neither", *captions]
         yield Table((), heads, list(sections.values()), chosen=chosen, tight=True)
@@ -415,10 +433,10 @@ class SweepReport(ModelReport):
         """
         from matplotlib.ticker import MaxNLocator
 
-        ks, alphas = sorted({row.k for row in self.rows[1:]}), sorted({row.alpha for row in self.rows[1:]})
-        k, alpha, figures = self.best.k, self.best.alpha, self.figures
-        over = [(ks, [Cell(value, alpha) for value in ks], f"(a) alpha = {alpha:g}")]
-        over += [([0, *alphas], [GREEDY, *(Cell(k, value) for value in alphas)], f"(b) K = {k}")]  # type: ignore[list-item]
+        k = self.best.k
+        alpha = self.best.alpha
+        over_k: dict[float, dict[str, Figure]] = {row.k: row.figures for row in self.rows if row.alpha == alpha}
+        over_alpha = {row.alpha: row.figures for row in self.rows if row.k in (GREEDY.k, k)}
         panels = {SCORE: {split: f"{split} {SCORE}" for split in self.splits}}  # a figure per line's label
         if self.captions:
             panels |= {name: {name: name} for name in ("CHAIRi", "coverage")}
@@ -426,15 +444,15 @@ class SweepReport(ModelReport):
         grid = plot.subplots(len(panels), 2, sharey="row", squeeze=False)
         for axes_row, (title, lines) in zip(grid, panels.items(), strict=True):
             axes_row[0].set_ylabel(f"{title}, percent")
-            for axes, (values, cells, _) in zip(axes_row, over, strict=True):
+            for axes, figures in zip(axes_row, (over_k, over_alpha), strict=True):
                 for n, (label, name) in enumerate(lines.items()):
-                    drawn = [figures[cell][name] for cell in cells]
-                    colour = draw_line(axes, values, [(each.value, each.low, each.high) for each in drawn], label, n)
-                    axes.axhline(figures[GREEDY][name].value, color=colour, linestyle="--", linewidth=1)
+                    values = [astuple(row[name]) for row in figures.values()]
+                    colour = draw_line(axes, [*figures], values, label, n)
+                    axes.axhline(self.rows[0].figures[name].value, color=colour, linestyle="--", linewidth=1)
                 axes.grid(alpha=0.3)
             axes_row[0].xaxis.set_major_locator(MaxNLocator(integer=True))
-        for axes, (_, _, title) in zip(grid[0], over, strict=True):
-            axes.set_title(title)
+        grid[0][0].set_title(f"(a) alpha = {alpha:g}")
+        grid[0][1].set_title(f"(b) K = {k}")
         grid[-1][0].set_xlabel(f"layers after the fork, K (of L = {self.layers})")
         grid[-1][1].set_xlabel("contrast strength, alpha")
         handles, labels = grid[0][0].get_legend_handles_labels()

@@ -10,7 +10,7 @@ import numpy as np
 
 from sira_cli.analysis.calibration.support import Caption, Source, SupportReport, labelled_by
 from sira_cli.analysis.calibration.vti import CaptionPair, CaptionPairs
-from sira_cli.analysis.questions import Outline, Question, QuestionSet
+from sira_cli.analysis.questions import Outline, Question, QuestionSet, corners
 from sira_cli.demo.measure import batches
 from sira_cli.demo.questions import SPLITS, Questions, caption, held_out, yes_no_question
 from sira_cli.demo.scenes import VALIDATION_SEEDS, Scene, render, scene_picture
@@ -31,11 +31,8 @@ def labelled_questions(limit: int) -> QuestionSet:
         names[Question(picture, yes_no_question(name), expected)] = name
 
     def outlines(question: Question) -> list[Outline]:
-        corners: list[Outline] = []
-        for thing in scenes[question.picture].objects[names[question]]:
-            x0, y0, x1, y1 = thing.box
-            corners.append((x0, y0, x1, y0, x1, y1, x0, y1))
-        return corners
+        things = scenes[question.picture].objects[names[question]]
+        return [corners(*thing.box) for thing in things]
 
     seeds = list(scenes)
     return QuestionSet(
@@ -75,14 +72,20 @@ def caption_pairs(prompt: str, count: int) -> CaptionPairs:
     pairs = []
     for seed in seeds:
         scene = held_out(seed)
-        absent = [each.name for each in about(scene) if not each.expected and "adversarial" in each.splits]
+        present = list(scene.objects)
+        absent = []
+        for question in about(scene):
+            if not question.expected and "adversarial" in question.splits:
+                absent.append(question.name)
         rng = np.random.default_rng([seed, scene.broken, 5])
-        wrong = int(rng.integers(1, 1 + min(len(absent), len(scene.objects))))
-        present = rng.permutation(list(scene.objects))[:wrong].tolist()
-        renamed = dict(zip(present, rng.permutation(absent)[:wrong].tolist(), strict=True))
-        things = tuple(replace(thing, name=renamed.get(thing.name, thing.name)) for thing in scene.things)
+        wrong = int(rng.integers(1, 1 + min(len(absent), len(present))))
+        replaced = rng.permutation(present)[:wrong].tolist()
+        names = dict(zip(replaced, rng.permutation(absent)[:wrong].tolist(), strict=True))
+        things = []
+        for thing in scene.things:
+            things.append(replace(thing, name=names.get(thing.name, thing.name)))
         truth = caption(scene, np.random.default_rng(seed))
-        changed = caption(replace(scene, things=things), np.random.default_rng(seed))
+        changed = caption(replace(scene, things=tuple(things)), np.random.default_rng(seed))
         pairs.append(CaptionPair(scene_picture(scene), prompt, truth, changed))
     return CaptionPairs(pairs, {"scenes": f"{seeds[0]}-{seeds[-1]}"})
 
@@ -94,11 +97,10 @@ def scene_report(lvlm: Lvlm, count: int, on_progress: Callable[[int], None] = la
     del verify["min_support"]
     scenes = {str(seed): held_out(seed) for seed in VALIDATION_SEEDS[:count]}
     captions: list[Caption] = []
-    for batch in batches(list(scenes.values()), BATCH):
-        images = [render(scene)[0] for scene in batch]
+    for batch in batches(list(scenes), BATCH):
+        images = [render(scenes[name])[0] for name in batch]
         answers = lvlm.answer(lvlm.prepare(images, [lvlm.preset.prompts.caption] * len(batch)))
-        for scene, image, answer in zip(batch, images, answers, strict=True):
-            name = str(scene.seed)
+        for name, image, answer in zip(batch, images, answers, strict=True):
             support = {claim.thing: claim.support for claim in look.check(image, answer.text).objects}
             captions.append(Caption(f"scene {name}", name, support))
             on_progress(len(captions))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from functools import lru_cache
 from itertools import islice
 from pathlib import Path
 from typing import Any, TypeVar
@@ -15,8 +16,8 @@ from pydantic import TypeAdapter
 from sira_cli.analysis.experiment import Units
 from sira_cli.demo.questions import SPLITS, Questions, SceneQuestion, caption_counts, yes_no_question
 from sira_cli.demo.scenes import Scene, render
-from sira_cli.eval.figures import ANSWER_FIGURES, compare_answers, compare_captions, count_answer, named_figures
-from sira_cli.eval.statistics import Counts, Figure, MethodFigures, Tally
+from sira_cli.eval.figures import ANSWER_FIGURES, compared, count_answer, named_figures
+from sira_cli.eval.statistics import Counts, Figure, Tally
 from sira_cli.methods import find
 from sira_cli.run.lvlm import Lvlm, load
 from sira_cli.run.records import hash_of
@@ -52,14 +53,10 @@ def measure(
     done = 0
     for batch in batches(scenes, BATCH):
         asked = {scene: questions.about(scene) if questions else [] for scene in batch}
-        drawn: dict[Scene, Image.Image] = {}
         for name, lvlm in methods.items():
             names = {scene: unit(lvlm, scene, asked[scene]) for scene in batch}
             missing = [scene for scene in batch if names[scene] not in units]
-            for scene in missing:
-                if scene not in drawn:
-                    drawn[scene] = render(scene)[0]
-            texts = scene_texts(lvlm, missing, asked, drawn)
+            texts = scene_texts(lvlm, missing, asked)
             units.add({names[scene]: texts[scene] for scene in missing})
             for scene in batch:
                 caption, *answers = units[names[scene]]
@@ -74,19 +71,22 @@ def measure(
     return SceneReport.of(tallies, settings)
 
 
+@lru_cache(BATCH)  # of a batch, for all methods
+def _drawn(scene: Scene) -> Image.Image:
+    return render(scene)[0]
+
+
 def scene_texts(
-    lvlm: Lvlm,
-    scenes: Sequence[Scene],
-    asked: Mapping[Scene, Sequence[SceneQuestion]],
-    drawn: Mapping[Scene, Image.Image],
+    lvlm: Lvlm, scenes: Sequence[Scene], asked: Mapping[Scene, Sequence[SceneQuestion]]
 ) -> dict[Scene, list[str]]:
     """Return the caption of each scene, followed by the answers to what is asked about it."""
-    pictures = [drawn[scene] for scene in scenes]
+    pictures = [_drawn(scene) for scene in scenes]
     captions = texts_of(lvlm, pictures, [lvlm.preset.prompts.caption] * len(scenes))
-    shown, prompts = [], []
-    for scene in scenes:
+    shown = []
+    prompts = []
+    for scene, picture in zip(scenes, pictures, strict=True):
         for question in asked[scene]:
-            shown.append(drawn[scene])
+            shown.append(picture)
             prompts.append(yes_no_question(question.name))
     answers = iter(texts_of(lvlm, shown, prompts, "ask"))
     texts = {}
@@ -133,8 +133,9 @@ def texts_of(lvlm: Lvlm, pictures: Sequence[Image.Image], prompts: Sequence[str]
         part = slice(start, start + size)
         inputs = lvlm.prepare(pictures[part], prompts[part])
         rows = len(prompts[part])
-        seeds = lvlm.text_seeds([""] * rows, [str(row) for row in range(rows)])
-        texts += [answer.text for answer in asking.decoded(lvlm, [], inputs, seeds)]
+        seeds = lvlm.text_seeds([""] * rows, list(map(str, range(rows))))
+        for answer in asking.decoded(lvlm, [], inputs, seeds):
+            texts.append(answer.text)
     return texts
 
 
@@ -151,17 +152,15 @@ class SceneReport:
     @classmethod
     def of(cls, tallies: Tallies, settings: dict[str, dict[str, Any]]) -> SceneReport:
         """Make the report of tallies by group and method, over the same scenes."""
-        captions = tallies[CAPTIONS]
-        compared = {"": compare_captions(captions)}
-        splits = {f"{split} ": compare_answers(tallies[split]) for split in SPLITS if split in tallies}
-        if splits:
-            compared |= splits | {"mean ": MethodFigures.mean([*splits.values()])}
+        splits = dict(tallies)
+        captions = splits.pop(CAPTIONS)
+        groups = compared(captions, splits)
         first, *others = captions
         return cls(
             scenes=len(captions[first].counts),
             settings=settings,
-            figures={method: named_figures(compared, method) for method in captions},
-            differences={method: named_figures(compared, method, first) for method in others},
+            figures={method: named_figures(groups, method) for method in captions},
+            differences={method: named_figures(groups, method, first) for method in others},
             outcomes={method: outcomes(captions[first].counts, captions[method].counts) for method in others},
         )
 
@@ -186,8 +185,11 @@ class SceneReport:
 
     def answers_table(self) -> str:
         """Return POPE's figures in its three splits in Markdown."""
-        rows = ([split, *row] for split in SPLITS for row in self._rows([f"{split} {name}" for name in ANSWER_FIGURES]))
-        return markdown([["split", "", *ANSWER_FIGURES], *rows])
+        rows = [["split", "", *ANSWER_FIGURES]]
+        for split in SPLITS:
+            for row in self._rows([f"{split} {name}" for name in ANSWER_FIGURES]):
+                rows.append([split, *row])
+        return markdown(rows)
 
     def table(self, names: Sequence[str] = MAIN_FIGURES) -> str:
         """Return some figures in Markdown; by default those of captions, and the accuracy in each split."""
@@ -196,17 +198,22 @@ class SceneReport:
     def outcomes_line(self) -> str:
         """State in how many captions each method names fewer, more or as many absent objects as the first."""
         first = next(iter(self.figures))
-        return "\n".join(
-            f"Compared with {first}'s, {method}'s captions name fewer absent objects in {count['fewer']} of "
-            f"{self.scenes:,} scenes, more in {count['more']}, as many in {count['as many']}."
-            for method, count in self.outcomes.items()
-        )
+        lines = []
+        for method, counts in self.outcomes.items():
+            lines.append(
+                f"Compared with {first}'s, {method}'s captions name fewer absent objects in {counts['fewer']} of "
+                f"{self.scenes:,} scenes, more in {counts['more']}, as many in {counts['as many']}."
+            )
+        return "\n".join(lines)
 
     def _rows(self, names: Sequence[str]) -> list[list[str]]:
         first = next(iter(self.figures))
-        rows = [[method, *(f"{row[name]}" for name in names)] for method, row in self.figures.items()]
-        changes = self.differences.items()
-        return rows + [[f"{method} - {first}", *(f"{row[name]:+}" for name in names)] for method, row in changes]
+        rows = []
+        for method, figures in self.figures.items():
+            rows.append([method, *(f"{figures[name]}" for name in names)])
+        for method, changes in self.differences.items():
+            rows.append([f"{method} - {first}", *(f"{changes[name]:+}" for name in names)])
+        return rows
 
 
 def read_figures() -> dict[str, Any]:
@@ -217,19 +224,28 @@ def read_figures() -> dict[str, Any]:
 
 def outcomes(first: Mapping[str, Counts], other: Mapping[str, Counts]) -> dict[str, int]:
     """Count the captions in which the other method names fewer, more or as many absent objects."""
-    found = {"fewer": 0, "more": 0, "as many": 0}
+    captions = {"fewer": 0, "more": 0, "as many": 0}
     for picture, counts in first.items():
         change = other[picture]["hallucinated mentions"] - counts["hallucinated mentions"]
-        found["fewer" if change < 0 else "more" if change else "as many"] += 1
-    return found
+        if change < 0:
+            captions["fewer"] += 1
+        elif change > 0:
+            captions["more"] += 1
+        else:
+            captions["as many"] += 1
+    return captions
 
 
 def markdown(rows: list[list[str]]) -> str:
     """Return a Markdown table with columns of even width; the first row is its head."""
-    widths = [max(len(cell) for cell in column) for column in zip(*rows, strict=True)]
-    lines = [" | ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)) for row in rows]
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    lines = []
+    for row in rows:
+        cells = map(str.ljust, row, widths)
+        lines.append(f"| {' | '.join(cells)} |")
     rule = "|".join("-" * (width + 2) for width in widths)
-    return "\n".join([f"| {lines[0]} |", f"|{rule}|", *(f"| {line} |" for line in lines[1:])])
+    lines.insert(1, f"|{rule}|")
+    return "\n".join(lines)
 
 
 def batches(items: Sequence[T], size: int) -> Iterator[Sequence[T]]:

@@ -189,14 +189,26 @@ def answer_figures(total: Mapping[str, float]) -> dict[str, float]:
     return {name: figures[name] for name in ANSWER_FIGURES}
 
 
-def compare_captions(tallies: Mapping[str, Tally]) -> MethodFigures:
-    """Compare methods by their captions."""
-    return MethodFigures.of(tallies, caption_figures, CAPTION_DENOMINATORS)
+def compared(captions: Mapping[str, Tally], splits: Mapping[str, Mapping[str, Tally]]) -> dict[str, MethodFigures]:
+    """Compare methods by captions, by the answers in each split, and by the means over splits.
 
+    Args:
+        captions: what is counted in captions, by method; may be empty.
+        splits: what is counted in yes/no answers, by split and method; may be empty.
 
-def compare_answers(tallies: Mapping[str, Tally]) -> MethodFigures:
-    """Compare methods by their yes/no answers."""
-    return MethodFigures.of(tallies, answer_figures, {name: POPE_DENOMINATORS[name] for name in ANSWER_FIGURES})
+    Returns:
+        The groups for `named_figures`: the empty name for captions, then `random ` and the like, and `mean `.
+    """
+    groups: dict[str, MethodFigures] = {}
+    if captions:
+        groups[""] = MethodFigures.of(captions, caption_figures, CAPTION_DENOMINATORS)
+    answers = []
+    for split, tallies in splits.items():
+        answers.append(MethodFigures.of(tallies, answer_figures, POPE_DENOMINATORS))
+        groups[f"{split} "] = answers[-1]
+    if answers:
+        groups["mean "] = MethodFigures.mean(answers)
+    return groups
 
 
 def named_figures(groups: Mapping[str, MethodFigures], method: str, minus: str = "") -> dict[str, Figure]:

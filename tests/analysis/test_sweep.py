@@ -283,7 +283,7 @@ def test_captions(sira, loaded, demo, tmp_path):
     cells = [GREEDY, Cell(7, 0.5), Cell(7, 8.0)]
     deciders = {cell.name: at(demo, cell, 14) for cell in cells}
     expected = measure(deciders, [held_out(seed) for seed in VALIDATION_SEEDS[:2]], Questions(50))
-    measured = SweepReport.from_json(out).figures
+    measured = {row.cell: row.figures for row in SweepReport.from_json(out).rows}
     for cell, figures in measured.items():
         for name in ("CHAIRs", "CHAIRi", "coverage", "words"):
             assert figures[name] == expected.figures[cell.name][name], (cell, name)
@@ -291,6 +291,6 @@ def test_captions(sira, loaded, demo, tmp_path):
     assert code == 0
     assert record["captions"] is True
     assert record["rule"] == sweeping.CAPTIONS_RULE
-    changes = {Cell(row.k, row.alpha): row.differences for row in SweepReport.from_json(out).rows[1:]}
+    changes = {row.cell: row.differences for row in SweepReport.from_json(out).rows[1:]}
     best, fulfils = by_captions(changes)
     assert (Cell(**record["best"]), record["fulfils"]) == (best, fulfils)
