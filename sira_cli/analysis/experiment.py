@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from sira_cli.errors import SettingsError, install
+from sira_cli.errors import PictureError, SettingsError, install
 from sira_cli.parsing import from_json
 from sira_cli.run.events import Advanced, FailedPicture, Halved, StageStarted
 from sira_cli.run.ledger import ContinuedFile, check_same
@@ -21,6 +21,7 @@ from sira_cli.run.reports import Report
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
+    from torch import Tensor
 
     from sira_cli.models.model import LoadedModel
     from sira_cli.run.items import Item, Task
@@ -143,6 +144,16 @@ def run_missing(
                 units.failures[item.name] = FailedPicture(item.name, item.error)
                 yield units.failures[item.name]
             yield Advanced(pieces)
+
+
+def check_finite(measured: Tensor, picture: str) -> None:
+    """Check that a measurement has finite numbers only.
+
+    Raises:
+        PictureError: it has others; the message names the picture.
+    """
+    if not bool(measured.isfinite().all()):
+        raise PictureError(f"{picture}: the model computes numbers out of range: try another dtype")
 
 
 @dataclass(frozen=True)

@@ -62,19 +62,41 @@ class Seen:
     @classmethod
     def of(cls, lvlm: Lvlm, inputs: Mapping[str, Any]) -> Seen:
         """Describe the inputs of a model about one picture."""
-        tokenizer, ids, folder = lvlm.processor.tokenizer, inputs["input_ids"], Path(lvlm.model.name_or_path)
-        generation = GenerationConfig.from_model_config(lvlm.model.config)
+        model = lvlm.model
+        tokenizer = lvlm.processor.tokenizer
+        ids = inputs["input_ids"]
+        folder = Path(model.name_or_path)
+        generation = GenerationConfig.from_model_config(model.config)
         if (folder / "generation_config.json").is_file():
             generation = GenerationConfig.from_pretrained(folder, local_files_only=True)
-        finder = lvlm.sira.image_tokens.resolve(lvlm.model.config)
-        image, prompt = finder.find(ids), ""
-        tokens = zip(image[0].tolist(), ids[0].tolist(), strict=True)
-        for (is_image, token), run in groupby(tokens, key=lambda pair: (pair[0], pair[1] if pair[0] else None)):
-            row = [each for _, each in run]
-            prompt += f"{tokenizer.convert_ids_to_tokens(token)} x {len(row)} " if is_image else tokenizer.decode(row)
-        ends = {token: tokenizer.convert_ids_to_tokens(token) for token in EndTokens.of(lvlm.model, tokenizer).ids}
-        own = {name: value for name, value in generation.to_diff_dict().items() if not name.endswith(NOT_DECODING)}
-        return cls(str(finder), int(image.sum()), ids.shape[1], prompt, ends, own, list(obeyed(generation)))
+        finder = lvlm.sira.image_tokens.resolve(model.config)
+        image = finder.find(ids)
+        prompt = ""
+        tokens = ids[0].tolist()
+        for image_token, run in groupby(zip(tokens, image[0].tolist(), strict=True), key=_image_token):
+            row = [token for token, _ in run]
+            if image_token is None:
+                prompt += tokenizer.decode(row)
+            else:
+                prompt += f"{tokenizer.convert_ids_to_tokens(image_token)} x {len(row)} "
+        ends = EndTokens.of(model, tokenizer).ids
+        return cls(
+            image_token=str(finder),
+            image_tokens=int(image.sum()),
+            prompt_tokens=len(tokens),
+            prompt=prompt,
+            end_tokens={token: tokenizer.convert_ids_to_tokens(token) for token in ends},
+            generation={
+                name: value for name, value in generation.to_diff_dict().items() if not name.endswith(NOT_DECODING)
+            },
+            in_force=list(obeyed(generation)),
+        )
+
+
+def _image_token(pair: tuple[int, bool]) -> int | None:
+    """Return the token of a pair if it is the image's: equal ones follow each other in a run, as do all others."""
+    token, is_image = pair
+    return token if is_image else None
 
 
 @dataclass(frozen=True)
@@ -147,8 +169,10 @@ class Proof(Report):
 
     def table(self) -> Iterator[str]:
         """Yield the lines of a block that can be pasted into a bug report."""
-        seen, real = self.seen, self.real
-        share, settings = real.seconds_sira / real.seconds_greedy, seen.generation.items()
+        seen = self.seen
+        real = self.real
+        share = real.seconds_sira / real.seconds_greedy
+        settings = seen.generation.items()
         rows = {
             "model": f"{self.model}, revision {self.revision}",
             "family": self.family,
@@ -165,7 +189,8 @@ class Proof(Report):
             "versions": ", ".join(f"{name} {version}" for name, version in self.versions.items()),
             "verdict": self.verdict,
         }
-        yield from (f"{name:<14}{value}" for name, value in rows.items())
+        for name, value in rows.items():
+            yield f"{name:<14}{value}"
 
 
 def prove(lvlm: Lvlm, picture: Image.Image) -> Proof:
@@ -173,55 +198,89 @@ def prove(lvlm: Lvlm, picture: Image.Image) -> Proof:
     preset = lvlm.preset.with_values(
         max_new_tokens=TOKENS, temperature=0.0, num_beams=1, repetition_penalty=1.0, no_repeat_ngram_size=0
     )
-    lvlm, greedy = lvlm.under(find("sira"), preset), lvlm.under(find("greedy"), preset)
+    greedy = lvlm.under(find("greedy"), preset)
+    lvlm = lvlm.under(find("sira"), preset)
     try:
         with refusing("a drawn scene"):
             inputs = lvlm.to_device(lvlm.prepare([picture], [preset.prompts.caption]))
         seen = Seen.of(lvlm, inputs)
     except (ImageTokenError, PictureError) as error:
         raise UnsupportedModelError(str(error)) from error
-    decoded: list[tuple[int, Step]] = []
-    lvlm.generate(inputs, on_tokens=lambda new, step: decoded.append((new[0], step)))
-    tokens, steps = zip(*decoded, strict=True)
+    tokens: list[int] = []
+    steps: list[Step] = []
+
+    def keep(new: Sequence[int], step: Step) -> None:
+        tokens.append(new[0])
+        steps.append(step)
+
+    lvlm.generate(inputs, on_tokens=keep)
     # bitsandbytes multiplies 4-bit matrices in bfloat16, and rounds rows as coarsely for 8-bit ones.
     precision = lvlm.model.dtype if lvlm.quantization is None else torch.bfloat16
     config = replace(preset.sira_config, k=lvlm.k, k_fraction=None)
     compared = compare(_prompt(lvlm, inputs), config, tokens, steps, precision)
-    text, kind = lvlm.processor.tokenizer.decode(tokens, skip_special_tokens=True), lvlm.model.config.model_type
-    names = " or ".join(family.name for family in FAMILIES if family.model_type == kind)
-    family = f"{kind} ({names})" if names else kind
-    abilities = [str(ability) for ability in Ability if ability in find("sira").abilities]
-    for name, method in METHODS.items():
-        if name != "sira":
-            with suppress(UnsupportedModelError, SettingsError):
-                method.check_model(lvlm.model, preset.sira_config)
-                abilities.append(f"method {name}")
-    versions = __version__, torch.__version__, transformers.__version__, platform.python_version()
     return Proof(
         model=preset.model,
         revision=preset.revision,
-        family=family if find_backbone(lvlm.model).tested else f"{kind}: {untested(lvlm.model)}",
+        family=_family(lvlm.model),
         layers=lvlm.layers,
         b=lvlm.layers - lvlm.k,
         k=lvlm.k,
         alpha=preset.sira.alpha,
         seen=seen,
-        abilities=abilities,
-        real=Exact(compared, text, lvlm.device, lvlm.dtype, _seconds(lvlm, inputs), _seconds(greedy, inputs)),
-        versions=dict(zip(("sira", "torch", "transformers", "python"), versions, strict=True)),
+        abilities=_abilities(lvlm),
+        real=Exact(
+            compared=compared,
+            text=lvlm.processor.tokenizer.decode(tokens, skip_special_tokens=True),
+            device=lvlm.device,
+            dtype=lvlm.dtype,
+            seconds_sira=_seconds(lvlm, inputs),
+            seconds_greedy=_seconds(greedy, inputs),
+        ),
+        versions={
+            "sira": __version__,
+            "torch": torch.__version__,
+            "transformers": transformers.__version__,
+            "python": platform.python_version(),
+        },
     )
 
 
+def _abilities(lvlm: Lvlm) -> list[str]:
+    """Return what a model can do under SIRA, and the other methods that it can be decoded by."""
+    abilities = [str(ability) for ability in Ability if ability in lvlm.decoder.abilities]
+    for name, method in METHODS.items():
+        if name != "sira":
+            with suppress(UnsupportedModelError, SettingsError):
+                method.check_model(lvlm.model, lvlm.preset.sira_config)
+                abilities.append(f"method {name}")
+    return abilities
+
+
+def _family(model: Any) -> str:
+    """Return a model's type, with the names of its families, or why it was not tested."""
+    kind = str(model.config.model_type)
+    if not find_backbone(model).tested:
+        return f"{kind}: {untested(model)}"
+    names = " or ".join(family.name for family in FAMILIES if family.model_type == kind)
+    return f"{kind} ({names})" if names else kind
+
+
 def _prompt(lvlm: Lvlm, inputs: Mapping[str, Any]) -> reference.Prompt:
-    model, shape = lvlm.model, inputs["input_ids"].shape
-    given = {name: value for name, value in inputs.items() if name != "labels"}  # PaliGemma's, for training only
-    if "logits_to_keep" in inspect.signature(model.forward).parameters and all(
-        mixer.keys_from == index for index, mixer in enumerate(find_backbone(model).mixers)
-    ):  # all S rows of a large vocabulary are gigabytes; but Gemma 4 drops rows in layers that share keys
+    model = lvlm.model
+    ids = inputs["input_ids"]
+    given = dict(inputs)
+    given.pop("labels", None)  # PaliGemma's, for training only
+    mixers = find_backbone(model).mixers
+    shares_keys = any(mixer.keys_from != index for index, mixer in enumerate(mixers))
+    # All S rows of a large vocabulary are gigabytes; but Gemma 4 drops rows in layers that share keys.
+    if "logits_to_keep" in inspect.signature(model.forward).parameters and not shares_keys:
         given["logits_to_keep"] = 1
-    value = int(model.config.model_type == "paligemma")  # there 0 is the prompt, whose rows see all of it
-    grown = {name: value for name in given if name.endswith("token_type_ids") and given[name].shape == shape}
-    return reference.Prompt(model, given, lvlm.find_image(inputs["input_ids"]), grown)
+    grown = {}
+    for name, value in inputs.items():
+        if name.endswith("token_type_ids") and value.shape == ids.shape:
+            # PaliGemma's 0 is the prompt, whose rows see all of it.
+            grown[name] = int(model.config.model_type == "paligemma")
+    return reference.Prompt(model, given, lvlm.find_image(ids), grown)
 
 
 def compare(
@@ -230,18 +289,24 @@ def compare(
     """Compare SIRA's decoding with the reference on the same text."""
     assert config.k is not None
     slow = reference.decode(prompt, config.k, config.alpha, len(steps), follow=tokens, beta=config.beta)
-    full, cf = torch.cat([step.full for step in steps]), torch.cat([step.cf for step in steps])  # [T, V]
+    full = torch.cat([step.full for step in steps])  # [T, V]
+    cf = torch.cat([step.cf for step in steps])
     logits = torch.stack([slow.full, slow.cf])
     logits = logits[logits > RULED_OUT]
     largest = float(logits.abs().max()) if len(logits) else math.nan
     limit = max(TOLERANCE, ROUNDINGS * torch.finfo(dtype).eps) * largest
     same = all(
-        token == picked or _tied(one, other, token, picked, config, limit)
-        for token, picked, one, other in zip(tokens, slow.tokens, slow.full, slow.cf, strict=False)
+        token == picked or _tied(slow.full[step], slow.cf[step], token, picked, config, limit)
+        for step, (token, picked) in enumerate(zip(tokens, slow.tokens, strict=False))
     )
-    apart = full - slow.full, cf - slow.cf
-    worst_full, worst_cf, gap = (float(each.abs().max()) for each in (*apart, slow.full - slow.cf))
-    return Compared(len(steps), same, worst_full, worst_cf, limit, gap)
+    return Compared(
+        tokens=len(steps),
+        equal_tokens=same,
+        worst_full=float((full - slow.full).abs().max()),
+        worst_cf=float((cf - slow.cf).abs().max()),
+        limit=limit,
+        gap=float((slow.full - slow.cf).abs().max()),
+    )
 
 
 def _tied(full: Tensor, cf: Tensor, one: int, other: int, config: SiraConfig, limit: float) -> bool:

@@ -62,15 +62,14 @@ def prefills_of(questions: QuestionSet) -> Iterator[Prefill]:
         if question.expected:
             yield Prefill(f"{number} clean", question, YES)
             yield Prefill(f"{number} image", question, YES, _blurred)
+            outlines = questions.outlines(question) if questions.outlines else ()
+            if outlines:
+                yield Prefill(f"{number} object", question, YES, functools.partial(black_out, outlines=outlines))
         else:
             yield Prefill(f"{number} clean", question, NO)
             yield Prefill(f"{number} image", question, YES)
-        if questions.outlines is None:
-            continue
-        if not question.expected:
-            yield Prefill(f"{number} object", question, NO, _blurred)
-        elif outlines := questions.outlines(question):
-            yield Prefill(f"{number} object", question, YES, functools.partial(black_out, outlines=outlines))
+            if questions.outlines:
+                yield Prefill(f"{number} object", question, NO, _blurred)
 
 
 def _blurred(image: Image.Image) -> Image.Image:
@@ -96,7 +95,7 @@ class LastOutputs(Task[Tensor]):
         changed = []
         for item, shown in zip(items, images, strict=True):
             show = self.prefills[item.id].show
-            changed.append(tuple(show(picture) for picture in pictures_of(shown)))
+            changed.append(tuple(map(show, pictures_of(shown))))
         with lvlm.vocabulary.lock:
             return lvlm.chat_inputs(changed, [item.prompt for item in items], skip_thought=True)
 
@@ -182,8 +181,13 @@ def calibration(
     lvlm: Lvlm, questions: QuestionSet, outputs: Units[Tensor], tensors: Mapping[str, Tensor]
 ) -> Calibration:
     """Return the calibration that `train` found."""
-    counts = {level: len(numbers) for level, numbers in _levels(outputs).items()}
-    made_from = {"questions": counts, "answers": [YES, NO], "blur": BLUR, "seed": SEED, **questions.made_from}
+    made_from = {
+        "questions": {level: len(numbers) for level, numbers in _levels(outputs).items()},
+        "answers": [YES, NO],
+        "blur": BLUR,
+        "seed": SEED,
+        **questions.made_from,
+    }
     return Calibration(Origin("ict", lvlm.preset.model, lvlm.revision, made_from, __version__), tensors)
 
 
@@ -210,9 +214,10 @@ def summary(calibration: Calibration) -> Iterator[str]:
 def two_fold_accuracy(features: Tensor, labels: Tensor) -> Tensor:
     """Fit on each half of the rows, score on the other, and return the mean share of correct rows."""
     middle = len(labels) // 2
-    halves = slice(0, middle), slice(middle, None)
+    first = slice(0, middle)
+    second = slice(middle, None)
     scores = []
-    for tested, fitted in (halves, halves[::-1]):
+    for tested, fitted in ((first, second), (second, first)):
         weights = fit(features[:, fitted], labels[fitted])
         predicted = _logits(_with_bias(features[:, tested]), weights) > 0  # [H, n]
         scores.append((predicted == labels[tested]).double().mean(dim=1))

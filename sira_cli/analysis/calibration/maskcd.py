@@ -19,7 +19,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from sira_cli._version import __version__
-from sira_cli.analysis.experiment import Events, Units, run_missing
+from sira_cli.analysis.experiment import Events, Units, check_finite, run_missing
 from sira_cli.core.families import find_backbone, output_projections, text_stack
 from sira_cli.core.hooks import attached_hooks
 from sira_cli.core.upstream import attention_of, set_attention
@@ -57,8 +57,7 @@ class MeasuredMass(Task[ImageMass]):
             if len(text) < 2:
                 raise PictureError(f"{item.picture.label}: its caption is empty")
             mass = torch.stack([step[row] for step in steps[: len(text) - 1]]).cpu().double().mean(dim=0)  # [L, H]
-            if not bool(mass.isfinite().all()):
-                raise PictureError(f"{item.picture.label}: the model computes numbers out of range: try another dtype")
+            check_finite(mass, item.picture.label)
             measured.append(ImageMass(mass, len(text) - 1, item.sha256))
         return measured
 
@@ -76,18 +75,19 @@ def measure_mass(lvlm: Lvlm, pictures: Sequence[Picture], units: Units[ImageMass
 
 def calibrate(lvlm: Lvlm, units: Units[ImageMass]) -> Calibration:
     """Return the calibration that `measure_mass` found on at least one picture."""
-    if not (measured := [*units.values()]):
+    measured = list(units.values())
+    if not measured:
         raise PictureError("no picture could be measured: no calibration is written")
     made_from = {
         "pictures": len(measured),
-        "pictures_sha256": hash_of(pictures=sorted(each.image_sha256 for each in measured)),
-        "rows": sum(each.rows for each in measured),
+        "pictures_sha256": hash_of(pictures=sorted(picture.image_sha256 for picture in measured)),
+        "rows": sum(picture.rows for picture in measured),
         "prompt": lvlm.preset.prompts.caption,
         "max_new_tokens": lvlm.preset.generation.max_new_tokens,
         "dtype": lvlm.dtype,
         "quantization": lvlm.quantization,
     }
-    mass = torch.stack([each.mass for each in measured]).mean(dim=0)  # [L, H]
+    mass = torch.stack([picture.mass for picture in measured]).mean(dim=0)  # [L, H]
     return Calibration(Origin("maskcd", lvlm.preset.model, lvlm.revision, made_from, __version__), {MASS: mass.float()})
 
 
@@ -123,11 +123,13 @@ def recorded_mass(model: Any, find_image: Any) -> Iterator[list[Tensor]]:
     output_projections(model)  # refuses what has no heads
     backbone = find_backbone(model)
     modules: list[Any] = [mixer.module for mixer in backbone.mixers]
-    configs = {id(config): config for config in (text_stack(model).config, *(each.config for each in modules))}.values()
-    usual = [(config, attention_of(config)) for config in configs]
+    usual: dict[int, tuple[Any, Any]] = {}  # each config once, with its attention
+    for part in (text_stack(model), *modules):
+        usual[id(part.config)] = (part.config, attention_of(part.config))
     steps: list[Tensor] = []
     layers: list[Tensor] = []
-    image, decoding = torch.empty(0), False  # [B, S + steps] bool; whether this pass is a decoding step
+    image = torch.empty(0)  # [B, S + steps] bool
+    decoding = False  # whether this pass is a decoding step
 
     def begin(model: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         nonlocal image, decoding
@@ -137,7 +139,7 @@ def recorded_mass(model: Any, find_image: Any) -> Iterator[list[Tensor]]:
         layers.clear()
         if not decoding:
             steps.clear()
-        for config, implementation in usual:
+        for config, implementation in usual.values():
             set_attention(config, "eager" if decoding else implementation)
 
     def add(attention: Any, args: Any, output: Any) -> None:
@@ -153,9 +155,10 @@ def recorded_mass(model: Any, find_image: Any) -> Iterator[list[Tensor]]:
     with attached_hooks(model, backbone.norm) as handles:
         try:
             handles.append(model.register_forward_pre_hook(begin, with_kwargs=True))
-            handles.extend(each.register_forward_hook(add) for each in modules)
+            for module in modules:
+                handles.append(module.register_forward_hook(add))
             handles.append(model.register_forward_hook(end))
             yield steps
         finally:
-            for config, implementation in usual:
+            for config, implementation in usual.values():
                 set_attention(config, implementation)

@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from sira_cli.errors import DataError
 from sira_cli.eval.chair import HEADS, Chair, image_of
@@ -98,33 +99,28 @@ class SupportReport(Report):
         Raises:
             DataError: the kind that decides has no objects.
         """
-        first, second = (
-            np.sort([support for is_first, support in supports if is_first is kind]) for kind in (True, False)
-        )
+        first = np.sort([support for is_first, support in supports if is_first])
+        second = np.sort([support for is_first, support in supports if not is_first])
+        first_name, second_name = KINDS[by]
         ruled = first if by == "labels" else second
         if not len(ruled):
-            raise DataError(f"no {KINDS[by][by != 'labels']} could be measured, so no threshold can be found")
+            name = first_name if by == "labels" else second_name
+            raise DataError(f"no {name} could be measured, so no threshold can be found")
         below = np.searchsorted(ruled, THRESHOLDS)  # how many are below each
         if by == "labels":
-            threshold = THRESHOLDS[100 * below <= 3 * len(ruled)][-1]
+            threshold = float(THRESHOLDS[100 * below <= 3 * len(ruled)][-1])
         else:
-            threshold = THRESHOLDS[(100 * below >= 98 * len(ruled)) | (THRESHOLDS == 1)][0]
-
-        def shares(limit: float) -> tuple[float, float]:
-            one, other = (float(np.searchsorted(each, limit)) / max(1, len(each)) for each in (first, second))
-            return one, other
-
-        yes = shares(0.5)
+            threshold = float(THRESHOLDS[(100 * below >= 98 * len(ruled)) | (THRESHOLDS == 1)][0])
         return cls(
             source=source,
             by=by,
             pictures=pictures,
             failed=failed,
-            objects=dict(zip(KINDS[by], (len(first), len(second)), strict=True)),
+            objects={first_name: len(first), second_name: len(second)},
             unknown=unknown,
-            threshold=float(threshold),
-            yes=(1 - yes[0], 1 - yes[1]),
-            below=shares(float(threshold)),
+            threshold=threshold,
+            yes=(1 - _share_below(first, 0.5), 1 - _share_below(second, 0.5)),
+            below=(_share_below(first, threshold), _share_below(second, threshold)),
         )
 
     def table(self) -> Iterator[str]:
@@ -141,14 +137,20 @@ class SupportReport(Report):
 
     def doubts(self) -> Iterator[str]:
         """Yield reasons to doubt the threshold."""
-        if self.by == "controls" and (share := self.below[0]) > DOUBTFUL:
+        if self.by == "controls" and self.below[0] > DOUBTFUL:
             yield (
-                f"support means little here: {share:.0%} of the named objects are below this threshold. The model says "
-                "yes too readily, or the captions leave out much of what is in the pictures: find it from labels"
+                f"support means little here: {self.below[0]:.0%} of the named objects are below this threshold. The "
+                "model says yes too readily, or the captions leave out much of what is in the pictures: find it from labels"
             )
-        *_, (kind, count) = self.objects.items()
+        kind = KINDS[self.by][1]
+        count = self.objects[kind]
         if count < FEW[self.by]:
             yield f"only {count} {kind}: the threshold is uncertain"
+
+
+def _share_below(supports: NDArray[np.float64], limit: float) -> float:
+    """Return the share of sorted values that are below a limit; 0 without any."""
+    return float(np.searchsorted(supports, limit)) / max(1, len(supports))
 
 
 def read_captions(paths: Sequence[Path]) -> tuple[Source, list[Caption]]:
@@ -183,12 +185,14 @@ def labelled_by(
     captions: Sequence[Caption], truth: Mapping[str, Collection[str]], known: Collection[str] | None = None
 ) -> Supports:
     """Label the objects of captions by all objects in their pictures; others than the known ones are left out."""
-    found = []
+    labelled = []
     for caption in captions:
-        there = {_head(name) for name in truth[caption.file_name]}
-        heads = ((_head(thing), support) for thing, support in caption.support.items())
-        found += [(head in there, support) for head, support in heads if known is None or head in known]
-    return found
+        present = set(map(_head, truth[caption.file_name]))
+        for thing, support in caption.support.items():
+            head = _head(thing)
+            if known is None or head in known:
+                labelled.append((head in present, support))
+    return labelled
 
 
 def truth_of(captions: Sequence[Caption], labels: Path) -> Mapping[str, Collection[str]]:
@@ -197,7 +201,8 @@ def truth_of(captions: Sequence[Caption], labels: Path) -> Mapping[str, Collecti
         images: dict[str, int] = {}
         for caption in captions:
             name = re.split(r"[/\\_]", caption.file_name)[-1]  # drawn scenes have other beginnings
-            if (image := image_of(name)) is None:
+            image = image_of(name)
+            if image is None:
                 raise DataError(f"{caption.where}: {brief(caption.file_name)} is not a file name of COCO")
             images[caption.file_name] = image
         objects = Chair(labels, ids=sorted({*images.values()})).truth.objects
@@ -218,7 +223,9 @@ def from_files(records: Sequence[Path], labels: Path) -> SupportReport:
     known = {*HEADS.values()} if labels.is_dir() else None  # CHAIR's ground truth has no others
     labelled = labelled_by(captions, truth_of(captions, labels), known)
     unknown = sum(len(caption.support) for caption in captions) - len(labelled)
-    return SupportReport.of(source, "labels", labelled, len({each.file_name for each in captions}), unknown=unknown)
+    return SupportReport.of(
+        source, "labels", labelled, len({caption.file_name for caption in captions}), unknown=unknown
+    )
 
 
 def _head(name: str) -> str:
@@ -232,11 +239,14 @@ class WithControls(WordList):
 
     def __init__(self, words: WordList, texts: Iterable[str]) -> None:
         self._words = words
-        named = {text: words.things(text) for text in texts}
         self._pool: dict[str, str] = {}  # by group, the thing that stands for it
-        for thing in (thing for things in named.values() for thing in things):
-            self._pool.setdefault(thing.group, thing.name)
-        if all(len({thing.group for thing in things}) == len(self._pool) for things in named.values()):
+        groups = []  # that each text names
+        for text in texts:
+            things = words.things(text)
+            groups.append({thing.group for thing in things})
+            for thing in things:
+                self._pool.setdefault(thing.group, thing.name)
+        if all(named == self._pool.keys() for named in groups):
             raise DataError("the captions name no different things of a list: controls are what other captions name")
         which = json.dumps([SEED, PER_PICTURE, *self._pool.values()])
         super().__init__({}, f"{words.name}, controls {hashlib.sha256(which.encode()).hexdigest()[:8]}")
@@ -259,5 +269,8 @@ def from_controls(records: Iterable[Mapping[str, Any]]) -> SupportReport:
     checks = [record for record in every if not is_failure(record)]
     if not checks:
         raise DataError("no picture could be asked about, so no threshold can be found")
-    supports = [(bool(each["spans"]), float(each["support"])) for check in checks for each in check["objects"]]
+    supports = []
+    for check in checks:
+        for claim in check["objects"]:
+            supports.append((bool(claim["spans"]), float(claim["support"])))
     return SupportReport.of(Source.of(checks[0]), "controls", supports, len(checks), len(every) - len(checks))

@@ -23,7 +23,7 @@ from torch.nn import functional as F
 from typing_extensions import override
 
 from sira_cli._version import __version__
-from sira_cli.analysis.experiment import Events, Units, run_missing
+from sira_cli.analysis.experiment import Events, Units, check_finite, run_missing
 from sira_cli.core.passes import followed
 from sira_cli.errors import DataError, PictureError
 from sira_cli.methods.calibrated import Calibration, Origin
@@ -112,20 +112,19 @@ class MeasuredShifts(Task[Shift]):
         hallucinated = last_states(lvlm, inputs, [pair.hallucinated for pair in pairs])
         shifts = []
         for row, item in enumerate(batch.items):
+            text = true[row] - hallucinated[row]
+            check_finite(text, item.picture.label)
             image = None
             if item.id in self.masks:
                 image = image_shift(find_tower(lvlm.model), inputs["pixel_values"][row], self.masks[item.id])
-            shift = Shift(true[row] - hallucinated[row], image, item.sha256)
-            if not all(bool(each.isfinite().all()) for each in shift[:2] if each is not None):
-                raise PictureError(f"{item.picture.label}: the model computes numbers out of range: try another dtype")
-            shifts.append(shift)
+                check_finite(image, item.picture.label)
+            shifts.append(Shift(text, image, item.sha256))
         return shifts
 
 
 def last_states(lvlm: LoadedModel, inputs: Any, texts: Sequence[str]) -> Tensor:
     """Return the hidden states at the last token of a text after each prompt, float32 `[B, L + 1, d]`, on the CPU."""
-    prompts = inputs["input_ids"].tolist()
-    tokens = [lvlm.vocabulary.encode_after(ids, text) for ids, text in zip(prompts, texts, strict=True)]
+    tokens = list(map(lvlm.vocabulary.encode_after, inputs["input_ids"].tolist(), texts))
     given = followed(lvlm.model, inputs, tokens)  # the ends of the texts are aligned
     output = lvlm.model(**given, use_cache=False, logits_to_keep=1, output_hidden_states=True)
     return torch.stack([states[:, -1].float().cpu() for states in output.hidden_states], dim=1)
@@ -154,8 +153,8 @@ def image_shift(tower: Any, pixels: Tensor, masks: Tensor) -> Tensor:
 
 def masked(pixels: Tensor, masks: Tensor, patch: int) -> Tensor:
     """Return versions of a picture `[3, H, W]` with the picture's mean colour in masked patches, `[n, 3, H, W]`."""
-    rows, columns = pixels.shape[1] // patch, pixels.shape[2] // patch
-    hidden = masks.view(-1, 1, rows, columns).to(pixels.device)
+    _, height, width = pixels.shape
+    hidden = masks.view(-1, 1, height // patch, width // patch).to(pixels.device)
     hidden = hidden.repeat_interleave(patch, dim=2).repeat_interleave(patch, dim=3)  # [n, 1, H, W]
     mean = pixels.mean(dim=(1, 2), keepdim=True)  # [3, 1, 1]
     return torch.where(hidden, mean, pixels)
@@ -168,7 +167,8 @@ def draw_masks(patches: int, pictures: int) -> list[Tensor]:
     for _ in range(pictures):
         masks = torch.zeros(TRIALS, patches, dtype=torch.bool)
         for mask in masks:
-            mask[torch.randperm(patches, generator=generator)[: int(MASKED * patches)]] = True
+            order = torch.randperm(patches, generator=generator)
+            mask[order[: int(MASKED * patches)]] = True
         drawn.append(masks)
     return drawn
 
@@ -176,16 +176,15 @@ def draw_masks(patches: int, pictures: int) -> list[Tensor]:
 def measure(lvlm: Lvlm, pairs: Sequence[CaptionPair], units: Units[Shift], batch_size: int = 1) -> Events:
     """Measure every picture, keep its shift in `units` by its number, and yield events."""
     lvlm.check_prompts((pair.prompt, pair.picture.label) for pair in pairs)
-    ids = [str(number) for number in range(len(pairs))]
+    named = {str(number): pair for number, pair in enumerate(pairs)}
     tower = find_tower(lvlm.model)
     masks: dict[str, Tensor] = {}
     if tower is not None:
         patches = (tower.config.image_size // tower.config.patch_size) ** 2
-        masks = dict(zip(ids, draw_masks(patches, len(pairs)), strict=True))
-    task = MeasuredShifts(dict(zip(ids, pairs, strict=True)), masks)
-    items = [Item[Shift](pair.picture, pair.picture.label, pair.prompt, key) for key, pair in task.pairs.items()]
+        masks = dict(zip(named, draw_masks(patches, len(pairs)), strict=True))
+    items = [Item[Shift](pair.picture, pair.picture.label, pair.prompt, name) for name, pair in named.items()]
     yield StageStarted("pictures", len(pairs))
-    yield from run_missing(lvlm, task, items, units, batch_size)
+    yield from run_missing(lvlm, MeasuredShifts(named, masks), items, units, batch_size)
 
 
 def calibrate(lvlm: Lvlm, source: CaptionPairs, units: Units[Shift]) -> Calibration:
@@ -229,11 +228,11 @@ def image_directions(shifts: Sequence[Tensor]) -> Tensor:
     """
     layers, tokens, width = shifts[0].shape
     groups = [shift.reshape(tokens, layers * width) for shift in shifts]
-    found = []
+    directions = []
     for number in range(tokens):
         rows = torch.stack([group[number] for group in groups])
-        found.append(direction(rows.float()))
-    return torch.stack(found).view(layers, tokens, width)[1:]
+        directions.append(direction(rows.float()))
+    return torch.stack(directions).view(layers, tokens, width)[1:]
 
 
 def direction(rows: Tensor) -> Tensor:

@@ -40,25 +40,30 @@ def gallery_of(
     records = [record for record, _ in pairs]
     entries = [_checked_entry(path, record, partner, alone=other is None) for record, partner in pairs]
     prompts = {entry["prompt"] for entry in entries}
-    if len(prompts) == 1:
-        entries = [entry | {"prompt": ""} for entry in entries]
     looks = {record["verify"]["min_support"] for record in records if _objects(record)}
+    threshold = min(looks, default=DOUBTED)
     for entry in entries:
-        entry["rank"] = _rank(entry, min(looks, default=DOUBTED))
-    chosen = sorted(sorted(range(len(entries)), key=lambda number: float(entries[number]["rank"]))[:limit])
-    pictures = _pictures([records[number] for number in chosen], path.parent, on_picture)
+        entry["rank"] = _rank(entry, threshold)
+        if len(prompts) == 1:
+            entry["prompt"] = ""
+    doubtful_first = sorted(range(len(entries)), key=lambda number: float(entries[number]["rank"]))
+    chosen = sorted(doubtful_first[:limit])
     shown = [entries[number] for number in chosen]
-    for entry, (_, note) in zip(shown, pictures, strict=True):
+    pictures = []
+    embedded = _pictures([records[number] for number in chosen], path.parent, on_picture)
+    for entry, (uris, note) in zip(shown, embedded, strict=True):
+        pictures.append(uris)
         entry["note"] = note
     command = _check_command(path, records[0])
     if command and not looks:
         notes.insert(0, f"without a second look: {command} tells which objects are to doubt")
-    if missing := sum(not uris for uris, _ in pictures):
+    missing = pictures.count("")
+    if missing:
         notes.insert(0, f"without their picture: {missing:,} (the cards say why)")
     gallery = {
         "content": {"place": _place(path), "names": names, "entries": shown},
         "names": names,
-        "pictures": [uris for uris, _ in pictures],
+        "pictures": pictures,
         "about": _about(records[0], prompts),
         **_scored_by(entries, looks=bool(looks)),
         "check": command,
@@ -82,8 +87,11 @@ def _paired(
     if len(rest):
         notes.append(f"left out: {len(rest):,} that only the other run has")
     pairs = [(file[start], None if partner < 0 else second[partner]) for start, partner in places]
-    methods = str(file[0]["method"]), str(second[0]["method"])
-    return pairs, methods if methods[0] != methods[1] else (path.name, other.name)
+    method = str(file[0]["method"])
+    other_method = str(second[0]["method"])
+    if method == other_method:
+        return pairs, (path.name, other.name)
+    return pairs, (method, other_method)
 
 
 def _checked_entry(path: Path, record: Record, partner: Record | None, *, alone: bool) -> Entry:
@@ -106,7 +114,7 @@ def _about(record: Record, prompts: Collection[str]) -> str:
         method += f", K = {record['k']} of {record['layers']}, {ALPHA} = {record['alpha']}"
     about = [str(record["preset"] or record["model"]), method]
     if len(prompts) == 1:
-        about += [f"“{prompt}”" for prompt in prompts]
+        about.append("“{}”".format(*prompts))
     return " · ".join(about)
 
 
@@ -139,8 +147,8 @@ def _compared(record: Record, partner: Record | None) -> Entry:
     if partner is None:
         return _entry(record) | {"other": None}
     stretches = differences(str(record["text"]), str(partner["text"]))
-    only = _differing([(stretch.equal, stretch.a) for stretch in stretches])
-    only_other = _differing([(stretch.equal, stretch.b) for stretch in stretches])
+    only = _differing((stretch.equal, stretch.a) for stretch in stretches)
+    only_other = _differing((stretch.equal, stretch.b) for stretch in stretches)
     return _entry(record) | {"only": only, "other": _text(partner) | {"only": only_other}}
 
 
@@ -174,42 +182,49 @@ def _text(record: Record) -> Entry:
     unsure = []
     marks = []
     for name, score, degree, spans in sorted(_doubts(record), key=lambda doubted: doubted[1]):
-        if degree:
-            title = f"{name} {score:.2f}"
-            unsure.append(title)
-            marks += [(start, end, degree, title) for start, end in spans]
-    if not all(0 <= start < end <= len(text) for start, end, *_ in marks):
-        raise ValueError("places outside the text")
+        if not degree:
+            continue
+        title = f"{name} {score:.2f}"
+        unsure.append(title)
+        for start, end in spans:
+            if not 0 <= start < end <= len(text):
+                raise ValueError("places outside the text")
+            marks.append((start, end, degree, title))
     error = str(record["error"] or "failed") if is_failure(record) else ""
     return {"text": text, "error": error, "unsure": unsure, "marks": marks}
 
 
 def _doubts(record: Record) -> Iterator[tuple[str, float, int, Sequence[Sequence[int]]]]:
     """Yield each object of a second look, or without one each word: its name, score, degree of doubt, and places."""
-    if objects := _objects(record):
-        least = record["verify"]["min_support"]
-        for claim in objects:
-            yield claim["thing"], claim["support"], doubt(claim["support"], least), claim["spans"]
-    elif record.get("verify") is None:
-        for word in record.get("words") or ():
-            if says_something(word["word"]):
-                core = bare(word["word"])
-                start = word["start"] + word["word"].index(core)
-                yield core, word["grounding"], doubt(word["grounding"]), [(start, start + len(core))]
+    for claim in _objects(record):
+        support = claim["support"]
+        yield claim["thing"], support, doubt(support, record["verify"]["min_support"]), claim["spans"]
+    if record.get("verify") is not None:
+        return
+    for word in record.get("words") or ():
+        text = word["word"]
+        if says_something(text):
+            core = bare(text)
+            start = word["start"] + text.index(core)
+            grounding = word["grounding"]
+            yield core, grounding, doubt(grounding), [(start, start + len(core))]
 
 
 def _objects(record: Record) -> list[Any]:
     """Return the objects of a second look; none without one."""
-    objects = [*(record.get("objects") or ())] if record.get("verify") else []
-    if not all(0 <= claim["support"] <= 1 for claim in objects):
-        raise ValueError("a support is not from 0 to 1")
+    if not record.get("verify"):
+        return []
+    objects = list(record.get("objects") or ())
+    for claim in objects:
+        if not 0 <= claim["support"] <= 1:
+            raise ValueError("a support is not from 0 to 1")
     return objects
 
 
 def _pictures(records: Sequence[Record], folder: Path, on_picture: Callable[[int, int], None]) -> list[tuple[str, str]]:
     """Return the `data:` URIs of each record's picture, and a note about it."""
     side = next(side for most, side in _SIDES if len(records) <= most)
-    found: list[tuple[str, str]] = []
+    pictures: list[tuple[str, str]] = []
 
     def shown(record: Record) -> tuple[str, str]:
         name = str(record["file_name"])
@@ -220,8 +235,8 @@ def _pictures(records: Sequence[Record], folder: Path, on_picture: Callable[[int
     pool = ThreadPoolExecutor(os.cpu_count(), "sira-picture")
     try:
         for picture in pool.map(shown, records):
-            found.append(picture)
-            on_picture(len(found), len(records))
+            pictures.append(picture)
+            on_picture(len(pictures), len(records))
     finally:
         pool.shutdown(cancel_futures=True)
-    return found
+    return pictures
