@@ -16,7 +16,7 @@ import json
 import os
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, fields
 from itertools import islice
@@ -104,11 +104,13 @@ class _Names:
 
     def sources(self) -> tuple[str, ...]:
         """Return arguments for the sidecar that exists, else the first."""
-        return ("-srcfile", _LONG, *(("-srcfile", _SHORT) if self.short else ()))
+        long = ("-srcfile", _LONG)
+        return (*long, "-srcfile", _SHORT) if self.short else long
 
     def perl(self, picture: str) -> str:
         """Return a list in Perl; `picture` is a variable there."""
-        return f'"{picture}.xmp"' + (f', "{picture}" =~ s/[.][^.]*$/.xmp/r' if self.short else "")
+        long = f'"{picture}.xmp"'
+        return f'{long}, "{picture}" =~ s/[.][^.]*$/.xmp/r' if self.short else long
 
     def condition(self, perl: str) -> str:
         """Return Perl for `-if`, in which a dollar sign begins the name of a field, and two are one."""
@@ -140,8 +142,10 @@ class Export:
         Raises:
             DataError: a file cannot be read, or holds no corrections.
         """
-        self.path, self._file = path, RecordFile(path)
-        self._starts, self._keys = self._file.newest(), set[str]()
+        self.path = path
+        self._file = RecordFile(path)
+        self._starts = self._file.newest()
+        self._keys: set[str] = set()
         self.corrections = {} if corrections is None else read_corrections(corrections)
         self.missed: dict[str, str] = {}  # reasons why a correction did not arrive, by the name of its picture
         missing = dict(self.corrections)
@@ -159,7 +163,8 @@ class Export:
         for start in self._starts:
             record = self._file[start]
             before: list[Record] = []
-            if (correction := self.corrections.get(record["key"])) is not None:
+            correction = self.corrections.get(record["key"])
+            if correction is not None:
                 before = _versions(record, correction)
                 if correction.text != record["text"]:
                     record = corrected(record, correction.text)
@@ -173,14 +178,15 @@ class Export:
         is_parquet = path.suffix.lower() == ".parquet"
         if is_parquet and importlib.util.find_spec("pyarrow") is None:
             raise SettingsError(f"{path}: Parquet needs pyarrow: {install('data')}, or write .csv")
-        types = {each.name: str(each.type).removesuffix(" | None") for each in fields(Result)}
-        columns = [name for name in types if name in self._keys or name not in OPTIONAL]
-        first = ["file_name"]
+        types = {"file_name": ""}  # of columns; empty: text
         if "id" in self._keys:
-            first.append("id")
-        types = dict.fromkeys([*first, *columns], "") | {name: types[name] for name in columns}
+            types["id"] = ""
+        for field in fields(Result):
+            if field.name in self._keys or field.name not in OPTIONAL:
+                types[field.name] = str(field.type).removesuffix(" | None")
+        write = _write_parquet if is_parquet else _write_csv
         with replacing(path) as file:
-            (_write_parquet if is_parquet else _write_csv)((_flat(record) for _, record, _ in self), types, file)
+            write((_flat(record) for _, record, _ in self), types, file)
 
     def write_records(self, path: Path) -> None:
         """Write all records as lines; names of pictures are relative to the file's folder."""
@@ -191,7 +197,9 @@ class Export:
                 if moved:
                     name = picture.name_in(folder)
                     images = picture.images(name)
-                    record |= {"file_name": name} | ({"images": images} if images else {})
+                    record["file_name"] = name
+                    if images:
+                        record["images"] = images
                 file.write(as_line(record))
 
     def write_sidecars(self, extension: str, output_dir: Path | None, *, overwrite: bool) -> Counter[str]:
@@ -203,25 +211,24 @@ class Export:
             if not _has_text(record):
                 counts[WITHOUT_TEXT] += 1
                 self._miss(record, "the corrected text is empty: no text file is written")
-            elif not files.keeps(picture):
-                files.replace(picture, record["text"])
-                counts[WRITTEN] += 1
-            else:
-                text = files.text(picture).split()
-                if text != record["text"].split() and any(text == each["text"].split() for each in before):
-                    files.replace(picture, record["text"])
-                    counts[WRITTEN] += 1
+                continue
+            if files.keeps(picture):
+                words = files.text(picture).split()
+                differs = words != record["text"].split()
+                if not differs or words not in [version["text"].split() for version in before]:
+                    counts[KEPT] += 1
+                    if differs:
+                        self._miss(record, f"{files.place(picture)} holds a text of another: `overwrite=` replaces it")
                     continue
-                counts[KEPT] += 1
-                if text != record["text"].split():
-                    self._miss(record, f"{files.place(picture)} holds a text of another: `overwrite=` replaces it")
+            files.replace(picture, record["text"])
+            counts[WRITTEN] += 1
         return counts
 
     def write_arguments(self, path: Path, *, replace: bool) -> Counter[str]:
         """Write an argument file for ExifTool, and count the texts in it."""
         counts = Counter({WRITTEN: 0})
         neighbours = Neighbours(MEDIA | endings())
-        described = set[str]()
+        described: set[str] = set()
         with replacing(path) as file:
             for picture, record, before in self:
                 wrong = _no_arguments(picture, record)
@@ -234,7 +241,7 @@ class Export:
                 described.add(picture.identity)
                 short = neighbours.is_alone(picture.location)
                 lines = arguments(Path(picture.location), record, before, replace=replace, short=short)
-                file.write(b"".join(os.fsencode(line) + b"\n" for line in lines))
+                file.writelines(os.fsencode(line) + b"\n" for line in lines)
                 counts[WRITTEN] += 1
         return counts
 
@@ -259,23 +266,29 @@ def read_corrections(path: Path) -> dict[str, Correction]:
     Raises:
         DataError: a row is no correction.
     """
-    found: dict[str, Correction] = {}
+    corrections: dict[str, Correction] = {}
     for where, row in read_rows(path):
-        given: list[Any] = [row.get(each) for each in ("file_name", "key", "text")]
+        name = row.get("file_name")
+        key = row.get("key")
+        text = row.get("text")
         earlier = row.get("earlier", [])
-        texts = [*given, *(earlier if isinstance(earlier, list) else [earlier])]
-        if row.get("schema") != "sira.correction/1" or not all(isinstance(each, str) for each in texts):
+        texts = [name, key, text, *(earlier if isinstance(earlier, list) else [earlier])]
+        if row.get("schema") != "sira.correction/1" or not all(isinstance(value, str) for value in texts):
             raise DataError(f"{where}: is not a correction: expected a file that the page of sira report saved")
-        name, key, text = given
-        before = () if key not in found else (*found[key].earlier, found[key].text)
-        found[key] = Correction(name, text.strip(), (*before, *(each.strip() for each in earlier)))
-    return found
+        former = list(map(str.strip, texts[3:]))
+        if key in corrections:
+            former = [*corrections[key].earlier, corrections[key].text, *former]
+        corrections[key] = Correction(name, text.strip(), tuple(former))
+    return corrections
 
 
 def _versions(record: Record, correction: Correction) -> list[Record]:
     """Return a record with the texts that it had before a correction: the model's, and those of earlier corrections."""
     versions = [] if correction.text == record["text"] else [record]
-    for text in dict.fromkeys([*correction.earlier, *([record["draft"]] if "draft" in record else [])]):
+    texts = list(correction.earlier)
+    if "draft" in record:
+        texts.append(record["draft"])
+    for text in dict.fromkeys(texts):
         if text not in (correction.text, record["text"]):
             with suppress(DataError):  # a record with a schema, and a text that is no JSON
                 versions.append(corrected(record, text))
@@ -300,10 +313,11 @@ def _no_arguments(picture: Picture, record: Record) -> str:
 
 def _flat(record: Record) -> Record:
     """Return a record with its lists and mappings, and the value of a schema, as JSON."""
-    return {
-        name: json.dumps(value, ensure_ascii=False) if name == "data" or isinstance(value, list | dict) else value
-        for name, value in record.items()
-    }
+    row = {}
+    for name, value in record.items():
+        nested = name == "data" or isinstance(value, list | dict)
+        row[name] = json.dumps(value, ensure_ascii=False) if nested else value
+    return row
 
 
 def _write_csv(records: Iterator[Record], types: Mapping[str, str], file: IO[bytes]) -> None:
@@ -329,7 +343,8 @@ def corrected(record: Record, text: str) -> Record:
     """Return a record with another text, and the text before as `draft`; scores of the text before leave."""
     new = {name: value for name, value in record.items() if name not in _OF_THE_TEXT}
     new |= {"text": text, "draft": record["text"], "status": "ok", "error": ""}
-    new |= {"objects": []} if "objects" in record else {}
+    if "objects" in record:
+        new["objects"] = []
     if record.get("json_schema"):
         try:
             new["data"] = from_json(text)
@@ -355,17 +370,18 @@ def arguments(
     text, alternative, keywords = _content(record)
     commands: list[Sequence[str]] = []
     by_hand = bool(before) and "draft" in record  # else its text is the model's again
-    own: list[str] = []
-    for each in before:
-        old, older, _ = _content(each)
-        own += [_set(f"{_TEXT}-x-default-", old), _set(f"{_ALTERNATIVE}-", older)]
+    former: list[str] = []
+    for version in before:
+        old, older, _ = _content(version)
+        former.append(_set(f"{_TEXT}-x-default-", old))
+        former.append(_set(f"{_ALTERNATIVE}-", older))
         if by_hand:
-            own.append(_set(f"{_WRITER}-", _writer(each)))
-    if own:
-        commands.append([*sidecar.sources(), "-srcfile", "@", "-if", _IS_SIDECAR, *own])
+            former.append(_set(f"{_WRITER}-", _writer(version)))
+    if former:
+        commands.append([*sidecar.sources(), "-srcfile", "@", "-if", _IS_SIDECAR, *former])
     if text:
         described = [_set(_TEXT, text)]
-        written = [*described, *([] if by_hand else [_set(_WRITER, _writer(record))])]
+        written = described if by_hand else [*described, _set(_WRITER, _writer(record))]
         if replace:
             # In all languages. A program that prefers the EXIF of the picture prefers the field of XMP for it to that.
             commands += sidecar.where(None, [f"-{_TEXT}=", *written, _set("XMP-tiff:ImageDescription", text)])
@@ -376,28 +392,40 @@ def arguments(
         commands += sidecar.where(None if replace else _ALTERNATIVES, [_set(_ALTERNATIVE, alternative)])
     if keywords:
         names = sidecar.perl("$picture")
-        code = {field: _LIST.replace("SIDECARS", names).replace("LIST", made) for field, made in _LISTS.items()}
-        perl = {field: _one_line(each.replace("FIELD", field)) for field, each in code.items()}
-        lists = [f"-{field}<${{sira;{made}}}" for field, made in perl.items()]
+        lists = []
+        for field, made in _LISTS.items():
+            perl = _LIST.replace("SIDECARS", names).replace("LIST", made).replace("FIELD", field)
+            lists.append(f"-{field}<${{sira;{_one_line(perl)}}}")
         words = "sira=" + "\t".join(keywords)
         commands.append([*sidecar.sources(), "-sep", r"#[CSTR]\t", "-userParam", words, "-tagsFromFile", "@", *lists])
     name = os.path.abspath(picture)  # noqa: PTH100 (links stay links)
-    return [line for command in commands for line in (*_COMMON, *command, name, "-execute")]
+    lines: list[str] = []
+    for command in commands:
+        lines += (*_COMMON, *command, name, "-execute")
+    return lines
 
 
 def _content(record: Record) -> tuple[str, str, list[str]]:
     """Return text, alternative text and keywords of a record: of values that follow a schema, what they name so."""
-    data, text, alternative = record.get("data"), str(record["text"]), ""
-    words: Iterable[Any] = ()
+    data = record.get("data")
+    text = str(record["text"])
+    alternative = ""
+    words: list[Any] = []
     if isinstance(data, Mapping):
-        text = next((str(data[name]) for name in ("caption", "description", "scene") if data.get(name)), "")
+        text = str(data.get("caption") or data.get("description") or data.get("scene") or "")
         alternative = str(data.get("alt") or "")
-        named = [*(data.get("labels") or ()), *(data.get("objects") or ())]
-        words = [*(data.get("tags") or ()), *(each.get("name") for each in named if isinstance(each, Mapping))]
+        words += data.get("tags") or ()
+        for named in (*(data.get("labels") or ()), *(data.get("objects") or ())):
+            if isinstance(named, Mapping):
+                words.append(named.get("name"))
     elif isinstance(data, list):
-        text, words = "", data
-    plain = (" ".join(word.split()) for word in words if isinstance(word, str))
-    return text.strip(), alternative.strip(), [*dict.fromkeys(word for word in plain if word)]
+        text = ""
+        words = data
+    keywords: dict[str, None] = {}
+    for word in words:
+        if isinstance(word, str) and word.strip():
+            keywords[" ".join(word.split())] = None
+    return text.strip(), alternative.strip(), list(keywords)
 
 
 def _writer(record: Record) -> str:
@@ -408,7 +436,8 @@ def _writer(record: Record) -> str:
         by = f"checked by {by}"
     if not record.get("verify"):
         return by
-    return f"{by}; unsure: {', '.join(str(one['thing']) for one in unsupported(record)) or 'nothing'}"
+    unsure = ", ".join(str(claim["thing"]) for claim in unsupported(record))
+    return f"{by}; unsure: {unsure or 'nothing'}"
 
 
 def _one_line(perl: str) -> str:
@@ -417,6 +446,7 @@ def _one_line(perl: str) -> str:
 
 def _set(field: str, text: str) -> str:
     """Return an argument that sets a field. With line breaks it is a pattern, in which they are `$/`."""
-    if len(lines := text.splitlines()) < 2:
+    lines = text.splitlines()
+    if len(lines) < 2:
         return f"-{field}={text}"
     return f"-{field}<" + "$/".join(line.replace("$", "$$") for line in lines)

@@ -139,8 +139,9 @@ class SupportReport(Report):
         """Yield reasons to doubt the threshold."""
         if self.by == "controls" and self.below[0] > DOUBTFUL:
             yield (
-                f"support means little here: {self.below[0]:.0%} of the named objects are below this threshold. The "
-                "model says yes too readily, or the captions leave out much of what is in the pictures: find it from labels"
+                f"support means little here: {self.below[0]:.0%} of the named objects are below this threshold. "
+                "The model says yes too readily, or the captions leave out much of what is in the pictures: "
+                "find it from labels"
             )
         kind = KINDS[self.by][1]
         count = self.objects[kind]
