@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from difflib import SequenceMatcher
 from pathlib import Path
@@ -33,15 +33,11 @@ def differences(a: str, b: str) -> list[Stretch]:
     """Return both texts from beginning to end, in stretches of words that are equal or not."""
     in_a = _PIECE.findall(a)
     in_b = _PIECE.findall(b)
-    matcher = SequenceMatcher(None, _stripped(in_a), _stripped(in_b), autojunk=False)
+    matcher = SequenceMatcher(None, list(map(str.strip, in_a)), list(map(str.strip, in_b)), autojunk=False)
     stretches = []
     for kind, first, last, start, end in matcher.get_opcodes():
         stretches.append(Stretch(kind == "equal", "".join(in_a[first:last]), "".join(in_b[start:end])))
     return stretches
-
-
-def _stripped(pieces: Iterable[str]) -> list[str]:
-    return [piece.strip() for piece in pieces]
 
 
 @dataclass(frozen=True)
@@ -137,25 +133,33 @@ def compare(a: str | Path, b: str | Path) -> Comparison:
     Raises:
         DataError: one file is not a file of records, or they have no picture in common.
     """
-    first, second = files = RecordFile(Path(a)), RecordFile(Path(b))
+    first = RecordFile(Path(a))
+    second = RecordFile(Path(b))
     pairs, rest = first.paired(second)
     shared = pairs[pairs[:, 1] >= 0]
     differ = np.zeros(len(shared), dtype=bool)
-    in_a, in_b = _Side(), _Side()
+    in_a = _Side()
+    in_b = _Side()
     for number, (start, partner) in enumerate(shared):
         pair = Pair(first[start], second[partner])
         in_a.add(pair, pair.a, pair.b)
         in_b.add(pair, pair.b, pair.a)
         differ[number] = pair.differs
-    settings, others = (flat(configuration_of(file[0])) for file in files)
-    differing = [name for name in settings | others if settings.get(name) != others.get(name)]
+    settings_a = flat(configuration_of(first[0]))
+    settings_b = flat(configuration_of(second[0]))
+    differing = {}
+    for name in settings_a | settings_b:
+        value_a = settings_a.get(name)
+        value_b = settings_b.get(name)
+        if value_a != value_b:
+            differing[name] = (value_a, value_b)
     figures = {}
     for name, title in _FIGURES.items():
         if in_a.texts:
             figures[title] = in_a.sums[name] / in_a.texts, in_b.sums[name] / in_b.texts
     return Comparison(
-        files,
-        settings={name: (settings.get(name), others.get(name)) for name in differing},
+        (first, second),
+        settings=differing,
         both=len(shared),
         equal=len(shared) - int(differ.sum()),
         figures=figures,
@@ -174,8 +178,12 @@ def _counted(a: Counter[str], b: Counter[str]) -> dict[str, tuple[int, int]]:
 
 def _by_difference(counts: dict[str, tuple[int, int]]) -> dict[str, tuple[int, int]]:
     """Return counts with the largest difference first, then those of the largest sum."""
-    order = sorted(counts, key=lambda name: (abs(counts[name][0] - counts[name][1]), sum(counts[name])), reverse=True)
-    return {name: counts[name] for name in order}
+
+    def size(row: tuple[str, tuple[int, int]]) -> tuple[int, int]:
+        _, (a, b) = row
+        return abs(a - b), a + b
+
+    return dict(sorted(counts.items(), key=size, reverse=True))
 
 
 class _Side:
@@ -201,5 +209,5 @@ class _Side:
 
 
 def _vocabulary(text: str) -> set[str]:
-    pieces = (piece.strip() for piece in _PIECE.findall(text))
+    pieces = map(str.strip, _PIECE.findall(text))
     return {piece.casefold() for piece in pieces if piece[0].isalnum()}

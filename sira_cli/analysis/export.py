@@ -268,14 +268,13 @@ def read_corrections(path: Path) -> dict[str, Correction]:
     """
     corrections: dict[str, Correction] = {}
     for where, row in read_rows(path):
-        name = row.get("file_name")
-        key = row.get("key")
-        text = row.get("text")
+        texts: list[Any] = [row.get("file_name"), row.get("key"), row.get("text")]
         earlier = row.get("earlier", [])
-        texts = [name, key, text, *(earlier if isinstance(earlier, list) else [earlier])]
+        texts += earlier if isinstance(earlier, list) else [earlier]
         if row.get("schema") != "sira.correction/1" or not all(isinstance(value, str) for value in texts):
             raise DataError(f"{where}: is not a correction: expected a file that the page of sira report saved")
-        former = list(map(str.strip, texts[3:]))
+        name, key, text, *former = texts
+        former = list(map(str.strip, former))
         if key in corrections:
             former = [*corrections[key].earlier, corrections[key].text, *former]
         corrections[key] = Correction(name, text.strip(), tuple(former))

@@ -29,7 +29,8 @@ class RecordFile:
     def __init__(self, path: Path) -> None:
         self.path = path
         self._starts = array("q")
-        self._names, self._contents = array("q"), array("q")  # hashes by which pictures are told
+        self._names = array("q")  # hashes by which pictures are told
+        self._contents = array("q")
         try:
             self._file = path.open("rb")
         except OSError as error:

@@ -31,6 +31,7 @@ from sira_cli.core.arguments import CACHE
 from sira_cli.core.upstream import attention_of
 from sira_cli.errors import SiraError
 from sira_cli.methods import find
+from sira_cli.methods.base import Method
 from sira_cli.methods.calibrated import Calibrated, Calibration, Origin
 from sira_cli.methods.second_pass import SecondPass
 from sira_cli.models.memory import cache_bytes, peak_memory
@@ -107,8 +108,9 @@ class Measure:
     @classmethod
     def of(cls, runs: Runs, baseline: Runs, figure: Callable[[Timing], float]) -> Measure:
         """Make it from a method's runs and greedy's; `runs[i]` and `baseline[i]` are of the same round."""
-        own, base = [figure(run) for run in runs], [figure(run) for run in baseline]
-        return cls(Spread.of(own), Spread.of([a / b for a, b in zip(own, base, strict=True)]))
+        seconds = list(map(figure, runs))
+        ratios = [value / figure(greedy) for value, greedy in zip(seconds, baseline, strict=True)]
+        return cls(Spread.of(seconds), Spread.of(ratios))
 
     def __str__(self) -> str:
         ratio = self.ratio
@@ -193,22 +195,24 @@ class BenchReport(Report):
             rows = [row for row in self.rows if row.batch == batch]
             mixed = "" if batch == 1 else " in all, of mixed sizes"
             title = f"batch {batch}: {rows[0].prompt_tokens} prompt tokens, {rows[0].image_tokens} of them image{mixed}"
-            phases, requests = list[list[str]](), [[row.method] for row in rows]
+            phases = []
             for row in rows:
                 speed = "-" if row.tokens_per_second is None else f"{row.tokens_per_second:.1f}"
                 peak = "-" if row.peak_bytes is None else f"{row.peak_bytes / 1e9:.2f} GB"
-                cells = (str(row.prefill), str(row.step or "-"), speed, f"{row.cache_bytes / 1e6:.1f} MB", peak)
-                phases.append([row.method, *cells])
+                cache = f"{row.cache_bytes / 1e6:.1f} MB"
+                phases.append([row.method, str(row.prefill), str(row.step or "-"), speed, cache, peak])
             yield Table(("",), ("prefill", "step", "tokens/s", "cache", "peak memory"), [phases], title=title)
-            heads = list[str]()
+            heads = []
+            requests = [[row.method] for row in rows]
             for length in self.lengths:
-                known = any(length in row.paper for row in rows)
                 heads.append("1 token" if length == 1 else f"{length} tokens")
-                if known:
+                in_paper = any(length in row.paper for row in rows)
+                if in_paper:
                     heads.append("paper")
-                for row, line in zip(rows, requests, strict=True):
-                    paper = f"x{row.paper[length]:.1f}" if length in row.paper else ""
-                    line += [str(row.requests[length]), *[paper] * known]
+                for row, cells in zip(rows, requests, strict=True):
+                    cells.append(str(row.requests[length]))
+                    if in_paper:
+                        cells.append(f"x{row.paper[length]:.1f}" if length in row.paper else "")
             yield Table(("whole request",), heads, [requests])
 
 
@@ -244,49 +248,67 @@ def bench(
         SettingsError: `units` holds rounds that were measured with other settings, or on another machine.
     """
     clock = time.process_time if processor_time else time.perf_counter
-    decoders, stand_ins = {name: find(name) for name in (GREEDY, *methods)}, list[str]()
+    decoders = {name: find(name) for name in (GREEDY, *methods)}
     units = Units() if units is None else units  # an empty one is falsy
-    own = {"methods": list(decoders), "lengths": list(lengths), "image_tokens": image_tokens}
-    units.begin(settings_of(lvlm) | own | {"processor_time": processor_time})
+    settings = settings_of(lvlm)
+    settings["methods"] = list(decoders)
+    settings["lengths"] = list(lengths)
+    settings["image_tokens"] = image_tokens
+    settings["processor_time"] = processor_time
+    units.begin(settings)
     rows: list[BenchRow] = []
     with tempfile.TemporaryDirectory(prefix="sira-bench-") as folder:
-        for name, method in decoders.items():
-            if isinstance(method, Calibrated) and lvlm.revision == RANDOM:  # a cost does not depend on values
-                origin = Origin(name, lvlm.preset.model, RANDOM, {}, __version__)
-                path = Path(folder, f"{name}.safetensors")
-                Calibration(origin, method.stand_in(lvlm.model)).write(path)
-                decoders[name] = replace(method, calibration=str(path))
-                stand_ins.append(name)
+        stand_ins = _calibrate_at_random(lvlm, decoders, Path(folder)) if lvlm.revision == RANDOM else ()
         # They share the model: only hooks differ, which are on it while a request runs.
         lvlms = {name: lvlm.under(method) for name, method in decoders.items()}
         for batch in batches:
-            images, asked = pictures(lvlm.processor, image_tokens, batch), prompts(lvlm.preset.prompts.caption, batch)
-            inputs = {name: lvlm.to_device(one.prepare(images, asked)) for name, one in lvlms.items()}
+            images = pictures(lvlm.processor, image_tokens, batch)
+            asked = prompts(lvlm.preset.prompts.caption, batch)
+            inputs = {name: lvlm.to_device(decoder.prepare(images, asked)) for name, decoder in lvlms.items()}
             rounds = [ROUND.format(batch, number) for number in range(1, runs + 1)]
             turns = Turns(lvlms, inputs, max(lengths), clock, on_requests)
             turns.measure(rounds, units)
             timings: dict[str, list[Timing]] = {}
             for place, name in enumerate(lvlms):
-                timings[name] = [Timing.of(units[each][place]) for each in rounds]
+                timings[name] = [Timing.of(units[unit][place]) for unit in rounds]
             image, prompt = map(sum, lvlm.lengths(inputs[GREEDY]))
-            sizes = batch, prompt, image
-            rows += [BenchRow.of(name, sizes, timings[name], timings[GREEDY], lengths) for name in lvlms]
+            for name, runs_of_method in timings.items():
+                rows.append(BenchRow.of(name, (batch, prompt, image), runs_of_method, timings[GREEDY], lengths))
             yield BenchReport(
                 model=lvlm.preset.name or lvlm.preset.model,
                 dtype=lvlm.dtype,
                 device=device_name(lvlm.model.device),
                 torch=torch.__version__,
                 transformers=transformers.__version__,
-                **{name: getattr(lvlm, name) for name in ("k", "layers", "alpha", "quantization")},
+                k=lvlm.k,
+                layers=lvlm.layers,
+                alpha=lvlm.alpha,
+                quantization=lvlm.quantization,
                 weights="random" if lvlm.revision == RANDOM else "its own",
                 parameters=sum(parameter.numel() for parameter in lvlm.model.parameters()),
                 attention=attention_of(lvlm.model.config),
                 lengths=tuple(lengths),
                 runs=runs,
                 rows=tuple(rows),
-                stand_ins=tuple(stand_ins),
+                stand_ins=stand_ins,
                 processor_time=processor_time,
             )
+
+
+def _calibrate_at_random(lvlm: Lvlm, decoders: dict[str, Method], folder: Path) -> tuple[str, ...]:
+    """Replace methods that need a calibration by those with random values, and return their names.
+
+    A cost does not depend on values.
+    """
+    names = []
+    for name, method in decoders.items():
+        if isinstance(method, Calibrated):
+            path = folder / f"{name}.safetensors"
+            origin = Origin(name, lvlm.preset.model, RANDOM, {}, __version__)
+            Calibration(origin, method.stand_in(lvlm.model)).write(path)
+            decoders[name] = replace(method, calibration=str(path))
+            names.append(name)
+    return tuple(names)
 
 
 @dataclass(frozen=True)
@@ -332,7 +354,8 @@ def pictures(processor: Any, image_tokens: int, count: int) -> list[Image.Image]
 
     A processor that scales every picture to the same size ignores the number.
     """
-    image, made = processor.image_processor, list[Image.Image]()
+    image = processor.image_processor
+    made = []
     patch = getattr(image, "patch_size", None)
     side = patch * getattr(image, "merge_size", 1) if isinstance(patch, int) else 28  # pixels along a token
     for share in islice(cycle(SHARES), count):
@@ -349,12 +372,14 @@ def prompts(prompt: str, count: int) -> list[str]:
 
 def measure(lvlm: Lvlm, inputs: Any, tokens: int, *, clock: Callable[[], float] = time.perf_counter) -> Timing:
     """Time one request of `tokens` new tokens for each of B prompts."""
-    model, text = lvlm.model, lvlm.model.config.get_text_config(decoder=True)
+    model = lvlm.model
+    text = model.config.get_text_config(decoder=True)
     no_token = text.vocab_size  # so that nothing ends a text
     generation = GenerationConfig(max_new_tokens=tokens, do_sample=False, pad_token_id=0, eos_token_id=no_token)
     gc.collect()
     devices = devices_of(model)
-    cache, decodings = DynamicCache(config=text), list[Any]()
+    cache = DynamicCache(config=text)
+    decodings: list[Any] = []
     given: dict[str, Any] = {CACHE: cache, "generation_config": generation}
     encoder = model.get_encoder(modality="image")
     if encoder in (model, model.base_model):
@@ -370,15 +395,19 @@ def measure(lvlm: Lvlm, inputs: Any, tokens: int, *, clock: Callable[[], float] 
     # On GPUs without the caches that other decoders keep.
     weights = sum(weight.nbytes for weight in model.parameters())
     most = peak.bytes + weights if devices[0].type == "cuda" else peak.most
-    return Timing(seen.encoder, tuple(seen.tokens), sum(cache_bytes(each)[0] for each in caches), most)
+    return Timing(seen.encoder, tuple(seen.tokens), sum(cache_bytes(kept)[0] for kept in caches), most)
 
 
 class _Clock(BaseStreamer):
     """Time stamps, in seconds since the start: the end of the first image encoder, and of each token."""
 
     def __init__(self, device: torch.device, now: Callable[[], float]) -> None:
-        self._device, self._now, self._prompt = device, now, True
-        self.encoder, self.tokens, self._start = 0.0, list[float](), 0.0
+        self._device = device
+        self._now = now
+        self._prompt = True  # whether it is what comes next
+        self.encoder = 0.0
+        self.tokens: list[float] = []
+        self._start = 0.0
         self._start = self._stamp()
 
     def encoded(self, *_: Any) -> None:

@@ -42,9 +42,8 @@ def read(name: str) -> dict[str, Any]:
 
 def load_shape(name: str, method: Method, device: str = "auto", **settings: Any) -> Lvlm:
     """Make a model with a real model's shape and random weights."""
-    return make_lvlm(
-        read(name), presets.read(presets.SHIPPED / f"{name}.yaml").with_settings(**settings), method, device
-    )
+    preset = presets.read(presets.SHIPPED / f"{name}.yaml").with_settings(**settings)
+    return make_lvlm(read(name), preset, method, device)
 
 
 def make_lvlm(shape: dict[str, Any], preset: Preset, method: Method, device: str = "auto") -> Lvlm:
@@ -62,15 +61,17 @@ def random_model(shape: dict[str, Any], dtype: torch.dtype, device: torch.device
         model = AutoModelForImageTextToText.from_config(config, dtype=dtype, attn_implementation=attention)
     model.tie_weights()  # a part of the initialisation that was left out
     generator = torch.Generator(device).manual_seed(0)
-    numbers = torch.randn(2**20 + 1, generator=generator, device=device).mul_(SCALE).to(torch.bfloat16).to(dtype)
+    numbers = SCALE * torch.randn(2**20 + 1, generator=generator, device=device)
+    numbers = numbers.to(torch.bfloat16).to(dtype)
     packing = Packing(model) if can_pack(dtype, device) else None
     embeddings = model.get_input_embeddings().weight
     for part in model.modules():
         for name, parameter in part.named_parameters(recurse=False):
-            if parameter.ndim == 1 and name.endswith("weight"):  # a norm's
-                parameter.data.fill_(1)
+            weights = parameter.data
+            if weights.ndim == 1 and name.endswith("weight"):  # a norm's
+                weights.fill_(1)
                 continue
-            for piece in parameter.data.view(-1).split(len(numbers)):  # a minute faster than drawing billions
+            for piece in weights.view(-1).split(len(numbers)):  # a minute faster than drawing billions
                 piece.copy_(numbers[: len(piece)])
         if packing and isinstance(part, HalfLinear) and part.weight is not embeddings:
             packing.add(part, part.drop_weight())  # at once: memory may not suffice for all of them
@@ -85,18 +86,19 @@ def write_files(folder: Path, shape: dict[str, Any]) -> None:
     word = max((token for token in tokens.values() if token < 256), default=-1) + 1
     tokenizer = Tokenizer(models.WordLevel({WORD: word, **tokens}, unk_token=WORD))
     tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
-    tokenizer.add_special_tokens([AddedToken(token, special=True, normalized=False) for token in tokens])
-    given = {"eos_token": shape["end"], "pad_token": shape["end"], **shape.get("tokenizer", {})}
-    contents = {
-        "config.json": shape["config"],
-        "preprocessor_config.json": shape.get("preprocessor"),
-        "processor_config.json": shape.get("processor"),
-        "chat_template.json": {"chat_template": shape["chat_template"]} if "chat_template" in shape else None,
-    }
-    PreTrainedTokenizerFast(tokenizer_object=tokenizer, **given).save_pretrained(folder)
+    for token in tokens:
+        tokenizer.add_special_tokens([AddedToken(token, special=True, normalized=False)])
+    settings = {"eos_token": shape["end"], "pad_token": shape["end"]}
+    settings.update(shape.get("tokenizer", {}))
+    PreTrainedTokenizerFast(tokenizer_object=tokenizer, **settings).save_pretrained(folder)
+    contents = {"config.json": shape["config"]}
+    for name in ("preprocessor", "processor"):
+        if name in shape:
+            contents[f"{name}_config.json"] = shape[name]
+    if "chat_template" in shape:
+        contents["chat_template.json"] = {"chat_template": shape["chat_template"]}
     for name, content in contents.items():
-        if content:
-            (folder / name).write_text(json.dumps(content), encoding="utf-8")
+        (folder / name).write_text(json.dumps(content), encoding="utf-8")
 
 
 def make_processor(shape: dict[str, Any], image: ImageSettings | None = None) -> Any:
