@@ -64,7 +64,10 @@ def make_page(
         if not any(map(_holds_records, paths)):
             if other is not None or limit is not None:
                 raise SettingsError(f"{first}: `with` and `limit` are for records, not for traces")
-            traces = [trace for path in paths for file in trace_files(path) for trace in read_traces(file)]
+            traces: list[TracedText] = []
+            for path in paths:
+                for file in trace_files(path):
+                    traces += read_traces(file)
             return Page(render(traces), "1 trace" if len(traces) == 1 else f"{len(traces)} traces")
         if len(paths) > 1:
             raise SettingsError(f"{first} and {len(paths) - 1} more: expected one file of records")
@@ -106,16 +109,11 @@ def _html(name: str, **content: Any) -> str:
     environment = Environment(
         loader=FileSystemLoader(_HERE), autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )
-    numbers = {
-        name: lambda value, form=form: f"{value:{form}}".replace("-", "\N{MINUS SIGN}")
-        for name, form in (("plain", "z.2f"), ("signed", "+z.2f"))
-    }
-    environment.filters |= {"json": to_script, "bare": bare, "doubt": doubt, **numbers}
-    style, script = ((_HERE / file).read_text(encoding="utf-8") for file in ("style.css", f"{name}.js"))
-    style, script = STYLE + style, script + ELEMENT
-    own = (base64.b64encode(hashlib.sha256(part.encode()).digest()).decode() for part in (style, script))
+    environment.filters |= {"json": to_script, "bare": bare, "doubt": doubt, "plain": _plain, "signed": _signed}
+    style = STYLE + (_HERE / "style.css").read_text(encoding="utf-8")
+    script = (_HERE / f"{name}.js").read_text(encoding="utf-8") + ELEMENT
     # Safe with any content: nothing is fetched, and only our own style and script are applied.
-    sources = "default-src 'none'; img-src data:; style-src 'sha256-{}'; script-src 'sha256-{}'".format(*own)
+    sources = f"default-src 'none'; img-src data:; style-src '{_hash(style)}'; script-src '{_hash(script)}'"
     return environment.get_template(f"{name}.html.jinja").render(
         **content,
         version=__version__,
@@ -123,6 +121,19 @@ def _html(name: str, **content: Any) -> str:
         script=Markup(script),
         policy=f"{sources}; base-uri 'none'; form-action 'none'",
     )
+
+
+def _plain(number: float) -> str:
+    return f"{number:z.2f}".replace("-", "\N{MINUS SIGN}")
+
+
+def _signed(number: float) -> str:
+    return f"{number:+z.2f}".replace("-", "\N{MINUS SIGN}")
+
+
+def _hash(text: str) -> str:
+    """Return a text's hash as a Content-Security-Policy names it."""
+    return "sha256-" + base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
 
 
 def to_script(value: Any) -> Markup:

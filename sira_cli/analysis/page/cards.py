@@ -98,7 +98,8 @@ class Card:
 
     def __init__(self, trace: TracedText, scale: Scale) -> None:
         """Prepare a trace; this looks for its picture next to the trace, in the current folder, and where it was."""
-        self.trace, self.settings = trace, _settings(trace)
+        self.trace = trace
+        self.settings = _settings(trace)
         self.chart = scale.chart(trace.tokens)
         self.source = f"{one_line(str(trace.path))}, line {trace.line}"
         if trace.run is not None:
@@ -203,7 +204,8 @@ def _things(trace: TracedText) -> list[Thing] | None:
 
 
 def _settings(trace: TracedText) -> dict[str, str]:
-    run, end = trace.run, trace.end
+    run = trace.run
+    end = trace.end
     settings: dict[str, str] = {}
     if run is not None:
         sampling = "greedy"

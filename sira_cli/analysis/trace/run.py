@@ -194,9 +194,12 @@ class TraceFile(ContinuedFile):
     def _read_line(self, number: int, line: bytes) -> None:
         kind = next(kind for kind, beginning in _BEGINNINGS.items() if line.startswith(beginning))
         if kind == "run":
-            self._run, self._start = from_json(line), self._end
+            self._run = from_json(line)
+            self._start = self._end
         elif kind == "end":
-            run, end, self._run = self._run, from_json(line), {}
+            run = self._run
+            end = from_json(line)
+            self._run = {}
             if run and end["status"] == "ok":
                 name = _name(run["file_name"], run["prompt"], end["text"] if run["forced"] else None)
                 self.kept.setdefault(name, (self._start, self._end + len(line)))

@@ -101,9 +101,11 @@ class Trace(Task[list[Line]]):
 
     def tracked(self, lvlm: LoadedModel) -> dict[str, list[int]]:
         """Return the tokens of each tracked word."""
-        tracked = {word: lvlm.vocabulary.encode_inside(word) for word in self.track}
-        if without := next((word for word, ids in tracked.items() if not ids), None):
-            raise SettingsError(f"`track=`: {without!r} has no tokens")
+        tracked = {}
+        for word in self.track:
+            tracked[word] = lvlm.vocabulary.encode_inside(word)
+            if not tracked[word]:
+                raise SettingsError(f"`track=`: {word!r} has no tokens")
         return tracked
 
     @override
@@ -191,7 +193,11 @@ class Recorder:
     def __init__(
         self, task: Trace, lvlm: LoadedModel, item: Item[list[Line]], shown: Shown, ids: Tensor, keep: Keep | None
     ) -> None:
-        self._task, self._lvlm, self._item, self._shown, self._keep = task, lvlm, item, shown, keep
+        self._task = task
+        self._lvlm = lvlm
+        self._item = item
+        self._shown = shown
+        self._keep = keep
         self._tracked = task.tracked(lvlm)
         self._scores = WordScores(lvlm.parser, lvlm.sira.alpha, skip_thought=task.forced)
         positions = lvlm.find_image(ids[None])[0].nonzero().flatten().tolist()
@@ -205,7 +211,11 @@ class Recorder:
             "prompt": item.prompt,
             "preset": lvlm.preset.name,
             "model": lvlm.preset.model,
-            **{name: getattr(lvlm, name) for name in ("revision", "method", "k", "layers", "alpha")},
+            "revision": lvlm.revision,
+            "method": lvlm.method,
+            "k": lvlm.k,
+            "layers": lvlm.layers,
+            "alpha": lvlm.alpha,
             "beta": lvlm.preset.sira.beta,
             **{name: value for name, value in task.decoding().items() if value is not None},
             "forced": task.forced,
@@ -270,7 +280,8 @@ class Recorder:
 
     def end(self) -> list[Line]:
         """Add the last line, and return all."""
-        task, lvlm = self._task, self._lvlm
+        task = self._task
+        lvlm = self._lvlm
         tokens = [line["token_id"] for line in self._lines[1:]]
         parsed = lvlm.parser.parse(tokens, skip_thought=task.forced)
         ended = lvlm.answer_of(tokens)
@@ -300,7 +311,7 @@ class Recorder:
         for word, ids in self._tracked.items():
             for step in range(len(tokens) - len(ids) + 1):
                 if tokens[step : step + len(ids)] == ids:
-                    lines = self._lines[1 + step :][: len(ids)]
+                    lines = self._lines[1 + step : 1 + step + len(ids)]
                     logprobs = {view: sum(line[view]["logprob"] for line in lines) for view in VIEWS}
                     uses.append({"word": word, "step": step, **logprobs})
         return uses
@@ -326,7 +337,8 @@ def logits_file(path: Path | None) -> Iterator[Keep | None]:
     if path is None:
         yield None
         return
-    tokens, end = list[int](), 0  # of the logits, in bytes
+    tokens: list[int] = []
+    end = 0  # of the logits, in bytes
     with replacing(path) as file:
 
         def append(token: int, logits: Tensor) -> None:
@@ -337,7 +349,8 @@ def logits_file(path: Path | None) -> Iterator[Keep | None]:
 
         file.write(b" " * (8 + _HEADER))
         yield append
-        steps, ids = len(tokens), file.write(struct.pack(f"<{len(tokens)}q", *tokens))
+        steps = len(tokens)
+        ids = file.write(struct.pack(f"<{steps}q", *tokens))  # bytes
         header = {
             "__metadata__": {"views": "full, cf, contrast"},
             "logits": {"dtype": "F32", "shape": [steps, 3, end // max(1, 12 * steps)], "data_offsets": [0, end]},
