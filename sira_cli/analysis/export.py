@@ -274,10 +274,9 @@ def read_corrections(path: Path) -> dict[str, Correction]:
         if row.get("schema") != "sira.correction/1" or not all(isinstance(value, str) for value in texts):
             raise DataError(f"{where}: is not a correction: expected a file that the page of sira report saved")
         name, key, text, *former = texts
-        former = list(map(str.strip, former))
         if key in corrections:
             former = [*corrections[key].earlier, corrections[key].text, *former]
-        corrections[key] = Correction(name, text.strip(), tuple(former))
+        corrections[key] = Correction(name, text.strip(), tuple(map(str.strip, former)))
     return corrections
 
 

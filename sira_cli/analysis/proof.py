@@ -246,7 +246,7 @@ def prove(lvlm: Lvlm, picture: Image.Image) -> Proof:
 
 
 def _abilities(lvlm: Lvlm) -> list[str]:
-    """Return what a model can do under SIRA, and the other methods that it can be decoded by."""
+    """Return the abilities of SIRA, and the other methods that can decode the model."""
     abilities = [str(ability) for ability in Ability if ability in lvlm.decoder.abilities]
     for name, method in METHODS.items():
         if name != "sira":

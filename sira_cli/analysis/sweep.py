@@ -84,9 +84,8 @@ class Grid:
         largest = lvlm.layers - find_backbone(lvlm.model).first_boundary
         if k is None:
             return cls(spread(lvlm.layers, largest), alphas)
-        if k == "all":
-            return cls(tuple(range(1, largest + 1)), alphas)
-        return cls(parse_ks(k), alphas)
+        ks = range(1, largest + 1) if k == "all" else parse_ks(k)
+        return cls(tuple(ks), alphas)
 
     def cells(self) -> list[Cell]:
         """Return all settings, greedy first."""
@@ -95,11 +94,8 @@ class Grid:
 
 def spread(layers: int, largest: int) -> tuple[int, ...]:
     """Return VALUES values of K from early to late forks, L/2 among them."""
-    values = set()
-    for number in range(1, VALUES + 1):
-        evenly = number * layers // VALUES
-        values.add(max(1, min(evenly, largest)))
-    return tuple(sorted(values))
+    evenly = [number * layers // VALUES for number in range(1, VALUES + 1)]
+    return tuple(sorted({max(1, min(k, largest)) for k in evenly}))
 
 
 def parse_ks(text: str) -> tuple[int, ...]:
@@ -135,8 +131,7 @@ def decisive(preset: Preset, questions: QuestionSet, alphas: Sequence[float], ca
         prompts["caption"] = preset.prompts.caption
     else:
         del parts["generation"]  # the first token is always the likeliest
-    prompts["ask"] = preset.prompts.ask
-    parts["prompts"] = prompts
+    parts["prompts"] = prompts | {"ask": preset.prompts.ask}
     rows = []
     for question in questions.questions:
         row = {"picture": question.picture, "text": question.text, "there": question.expected}
@@ -153,8 +148,7 @@ def decisive(preset: Preset, questions: QuestionSet, alphas: Sequence[float], ca
 
 def first_tokens(lvlm: LoadedModel, grid: Grid, inputs: Any) -> torch.Tensor:
     """Return the first token that decoding picks in every cell, `[B, cells]`."""
-    inputs = lvlm.to_device(inputs)
-    z_full, z_cf = next_token(lvlm.model, lvlm.sira, inputs, grid.ks)  # [B, V], and [B, V] for each K
+    z_full, z_cf = next_token(lvlm.model, lvlm.sira, lvlm.to_device(inputs), grid.ks)  # [B, V], and [B, V] for each K
     picked = [z_full.argmax(dim=-1)]  # [B]
     for cell in grid.cells()[1:]:
         z_cd = contrast(z_full, z_cf[cell.k], cell.alpha)  # [B, V], (1 + alpha) z_full - alpha z_cf
@@ -230,10 +224,8 @@ def sweep(
     """
     lvlm.check_prompts((question.text, question.picture) for question in questions.questions)
     settings = decisive(lvlm.preset, questions, grid.alphas, captions)
-    settings["quantization"] = lvlm.quantization
-    settings["k"] = list(grid.ks)
-    settings["checkpoint"] = lvlm.revision
-    settings["dtype"] = str(lvlm.model.dtype)
+    settings |= {"quantization": lvlm.quantization, "k": list(grid.ks)}
+    settings |= {"checkpoint": lvlm.revision, "dtype": str(lvlm.model.dtype)}
     units.begin(settings)
     prompts = lvlm.preset.prompts
     asked = []
@@ -248,9 +240,8 @@ def sweep(
         yield StageStarted("captions", len(questions.pictures) * len(grid.cells()))
         for k in (GREEDY.k, *grid.ks):
             method = methods.find("sira" if k else "greedy")
-            cells = []
-            for alpha in grid.alphas if k else (GREEDY.alpha,):
-                cells.append(lvlm.under(method, lvlm.preset.with_settings(k=k or None, alpha=alpha)))
+            alphas = grid.alphas if k else (GREEDY.alpha,)
+            cells = [lvlm.under(method, lvlm.preset.with_settings(k=k or None, alpha=alpha)) for alpha in alphas]
             items = []
             for name in questions.pictures:
                 unit = CAPTION_UNIT.format(name, k)
@@ -404,10 +395,8 @@ class SweepReport(ModelReport):
             figures = row.figures
             cells = [str(row.k), f"{row.alpha:g}"] if row.k else ["-", "greedy"]
             cells += [f"{figures[f'{split} {SCORE}']}" for split in self.splits]
-            cells.append(f"{figures[MEAN]}")
-            cells.append(f"{row.differences[MEAN]:+}" if row.k else "")
-            cells.append(f"{figures['mean yes'].value:.1f}")
-            cells.append(str(row.neither))
+            difference = f"{row.differences[MEAN]:+}" if row.k else ""
+            cells += [f"{figures[MEAN]}", difference, f"{figures['mean yes'].value:.1f}", str(row.neither)]
             cells += [f"{figures[name]}" for name in captions]
             sections.setdefault(row.k, []).append(cells)
             if row.cell == self.best:
@@ -433,10 +422,9 @@ class SweepReport(ModelReport):
         """
         from matplotlib.ticker import MaxNLocator
 
-        k = self.best.k
-        alpha = self.best.alpha
-        over_k: dict[float, dict[str, Figure]] = {row.k: row.figures for row in self.rows if row.alpha == alpha}
-        over_alpha = {row.alpha: row.figures for row in self.rows if row.k in (GREEDY.k, k)}
+        best = self.best
+        over_k: dict[float, dict[str, Figure]] = {row.k: row.figures for row in self.rows if row.alpha == best.alpha}
+        over_alpha = {row.alpha: row.figures for row in self.rows if row.k in (GREEDY.k, best.k)}
         panels = {SCORE: {split: f"{split} {SCORE}" for split in self.splits}}  # a figure per line's label
         if self.captions:
             panels |= {name: {name: name} for name in ("CHAIRi", "coverage")}
@@ -451,8 +439,8 @@ class SweepReport(ModelReport):
                     axes.axhline(self.rows[0].figures[name].value, color=colour, linestyle="--", linewidth=1)
                 axes.grid(alpha=0.3)
             axes_row[0].xaxis.set_major_locator(MaxNLocator(integer=True))
-        grid[0][0].set_title(f"(a) alpha = {alpha:g}")
-        grid[0][1].set_title(f"(b) K = {k}")
+        grid[0][0].set_title(f"(a) alpha = {best.alpha:g}")
+        grid[0][1].set_title(f"(b) K = {best.k}")
         grid[-1][0].set_xlabel(f"layers after the fork, K (of L = {self.layers})")
         grid[-1][1].set_xlabel("contrast strength, alpha")
         handles, labels = grid[0][0].get_legend_handles_labels()

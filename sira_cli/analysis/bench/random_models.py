@@ -42,8 +42,9 @@ def read(name: str) -> dict[str, Any]:
 
 def load_shape(name: str, method: Method, device: str = "auto", **settings: Any) -> Lvlm:
     """Make a model with a real model's shape and random weights."""
+    shape = read(name)
     preset = presets.read(presets.SHIPPED / f"{name}.yaml").with_settings(**settings)
-    return make_lvlm(read(name), preset, method, device)
+    return make_lvlm(shape, preset, method, device)
 
 
 def make_lvlm(shape: dict[str, Any], preset: Preset, method: Method, device: str = "auto") -> Lvlm:
