@@ -19,7 +19,7 @@ from sira_cli.core.streams import Step
 from sira_cli.demo.measure import load_methods, markdown
 from sira_cli.demo.questions import hallucinated, held_out, mentions
 from sira_cli.demo.scenes import TEST_SEEDS, VALIDATION_SEEDS, Scene, render
-from sira_cli.eval.statistics import Figure, auroc_interval
+from sira_cli.eval.statistics import Estimate, Figure, Share
 from sira_cli.look.second_look import SecondLook
 from sira_cli.models.progress import WordScores
 from sira_cli.run.lvlm import Lvlm
@@ -117,6 +117,31 @@ def _figures(named: Sequence[Mention], scenes: int) -> dict[str, Any]:
             for score in SCORES
         },
     }
+
+
+def auroc_interval(pictures: np.ndarray, positive: np.ndarray, score: np.ndarray, size: int) -> Figure | None:
+    """Return the AUROC in percent with its 95 % interval over pictures (Obuchowski 1997); None without both kinds."""
+    if positive.all() or not positive.any():
+        return None
+    ahead = _ahead(positive, score)
+    numbers = pictures.astype(int)
+    value = float(ahead[positive].mean())
+    moved = (ahead - value) / np.where(positive, positive.sum(), (~positive).sum())
+    rarer = positive if 2 * positive.sum() <= len(positive) else ~positive
+    share = Share.of(np.bincount(numbers[rarer], minlength=size).astype(float))
+    influence = np.bincount(numbers, 100 * moved, minlength=size)
+    return Estimate(100 * value, influence, share).figure()
+
+
+def _ahead(positive: np.ndarray, score: np.ndarray) -> np.ndarray:
+    """Return for each word the share of the other kind that it is ranked correctly against, ties half: `[N]`."""
+    _, values = np.unique(score, return_inverse=True)
+    ups = np.bincount(values[positive], minlength=values.max() + 1)
+    downs = np.bincount(values[~positive], minlength=values.max() + 1)
+    below = (downs.cumsum() - downs / 2) / downs.sum()
+    above = 1 - (ups.cumsum() - ups / 2) / ups.sum()
+    ahead: np.ndarray = np.where(positive, below[values], above[values])
+    return ahead
 
 
 FIFTHS = (0.8, 0.6, 0.4, 0.2)  # groundings between degrees of doubt

@@ -342,26 +342,3 @@ def mcnemar(only_first: int, only_second: int) -> float:
         tail += term
     share: float = 2 * tail / 2**discordant
     return min(1.0, share)
-
-
-def auroc_interval(pictures: np.ndarray, positive: np.ndarray, score: np.ndarray, size: int) -> Figure | None:
-    """Return the AUROC in percent with its 95 % interval over pictures (Obuchowski 1997); None without both kinds."""
-    if positive.all() or not positive.any():
-        return None
-    ahead, numbers = _ahead(positive, score), pictures.astype(int)
-    value = float(ahead[positive].mean())
-    moved = (ahead - value) / np.where(positive, positive.sum(), (~positive).sum())
-    rarer = positive if 2 * positive.sum() <= len(positive) else ~positive
-    share = Share.of(np.bincount(numbers[rarer], minlength=size).astype(float))
-    influence = np.bincount(numbers, 100 * moved, minlength=size)
-    return Estimate(100 * value, influence, share).figure()
-
-
-def _ahead(positive: np.ndarray, score: np.ndarray) -> np.ndarray:
-    """Return for each word the share of the other kind that it is ranked correctly against, ties half: `[N]`."""
-    _, values = np.unique(score, return_inverse=True)
-    ups, downs = (np.bincount(values[kind], minlength=values.max() + 1) for kind in (positive, ~positive))
-    below = (downs.cumsum() - downs / 2) / downs.sum()
-    above = 1 - (ups.cumsum() - ups / 2) / ups.sum()
-    ahead: np.ndarray = np.where(positive, below[values], above[values])
-    return ahead

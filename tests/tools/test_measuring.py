@@ -19,7 +19,7 @@ from sira_cli.demo.measure import SceneReport
 from sira_cli.demo.questions import caption, hallucinated, held_out, mentions
 from sira_cli.demo.scenes import VALIDATION_SEEDS, Scene, SceneObject, render
 from sira_cli.eval import figures
-from sira_cli.eval.statistics import Figure, auroc_interval, estimates, student
+from sira_cli.eval.statistics import Figure, estimates, student
 from sira_cli.look.claims import unsupported
 from sira_cli.methods import METHODS
 from sira_cli.models import presets
@@ -340,9 +340,9 @@ def test_the_interval_of_an_auroc_is_as_wide_as_the_jackknifes():
     rng = np.random.default_rng(7)
     pictures, positive = np.arange(900) // 3, rng.random(900) < 0.7
     score = rng.integers(5, size=900) + 2 * positive + np.repeat(rng.integers(6, size=300), 3)
-    found = auroc_interval(pictures, positive, score, 300)
+    found = support.auroc_interval(pictures, positive, score, 300)
     ahead = score[positive][:, None] - score[~positive]
     assert found.value == pytest.approx(100 * np.mean((ahead > 0) + (ahead == 0) / 2))
     rest = [pictures != out for out in range(300)]
-    left = [auroc_interval(pictures[each], positive[each], score[each], 300).value for each in rest]
+    left = [support.auroc_interval(pictures[each], positive[each], score[each], 300).value for each in rest]
     assert found.half == pytest.approx(1.96 * np.sqrt(299 * np.var(left)), rel=0.05)
