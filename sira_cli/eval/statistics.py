@@ -50,15 +50,18 @@ def common(tallies: Mapping[str, Tally], pictures: Mapping[str, str]) -> dict[st
     """Leave out pictures that failed under any method, except methods without any answers."""
     answered = {name: tally for name, tally in tallies.items() if tally.right}
     asked = set[str]().union(*(tally.right for tally in answered.values()))
-    failed: set[str] = set()
+    failed = set()
     for tally in answered.values():
-        failed |= {pictures[ask] for ask in asked - tally.right.keys()}
+        failed.update(pictures[ask] for ask in asked - tally.right.keys())
     left = {}
     for name, tally in answered.items():
-        left[name] = Tally(
-            counts={picture: counts for picture, counts in tally.counts.items() if picture not in failed},
-            right={ask: right for ask, right in tally.right.items() if pictures[ask] not in failed},
-        )
+        left[name] = Tally()
+        for picture, counts in tally.counts.items():
+            if picture not in failed:
+                left[name].counts[picture] = counts
+        for ask, right in tally.right.items():
+            if pictures[ask] not in failed:
+                left[name].right[ask] = right
     return left
 
 
@@ -148,7 +151,8 @@ class Estimate:
             return _mean_figure(value, influence)
         if not (self.share.answers and other.share.answers):
             return Figure(value, value, value)
-        share = Share((self.share.answers + other.share.answers) / 2, (self.share.weight + other.share.weight) / 2)
+        answers = (self.share.answers + other.share.answers) / 2
+        share = Share(answers, (self.share.weight + other.share.weight) / 2)
         added = (influence + value * share.weight) / 100  # what each picture adds to the difference
         gains = _Changes.of(np.maximum(added, 0), share)
         losses = _Changes.of(np.maximum(-added, 0), share)
@@ -241,7 +245,8 @@ def _slopes(total: Mapping[str, float], figures: Figures) -> np.ndarray:
         if count:
             more = figures({**total, name: count * (1 + STEP)})
             fewer = figures({**total, name: count * (1 - STEP)})
-            row[:] = np.subtract([*more.values()], [*fewer.values()]) / (2 * STEP * count)
+            change = np.subtract([*more.values()], [*fewer.values()])
+            row[:] = change / (2 * STEP * count)
     return slopes
 
 
@@ -261,38 +266,29 @@ class MethodFigures:
         smooth: Figures | None = None,
     ) -> MethodFigures:
         """Compare methods that answered about the same pictures; those without answers are left out."""
-        pictures = sorted({picture for tally in tallies.values() for picture in tally.counts})
+        pictures = sorted(set[str]().union(*(tally.counts for tally in tallies.values())))
         compared = {}
         for method, tally in tallies.items():
             if tally.counts:
                 names = list(tally.counts[pictures[0]])
-                rows = np.array([[tally.counts[each][name] for name in names] for each in pictures], dtype=float)
-                compared[method] = estimates(names, rows, figures, denominators or {}, smooth)
+                counts = np.zeros((len(pictures), len(names)))
+                for row, picture in zip(counts, pictures, strict=True):
+                    row[:] = [tally.counts[picture][name] for name in names]
+                compared[method] = estimates(names, counts, figures, denominators or {}, smooth)
         return cls(pictures, compared)
 
     @classmethod
     def mean(cls, groups: Sequence[MethodFigures]) -> MethodFigures:
         """Return means over groups for methods that are in all groups; a picture may be in several."""
-        pictures = sorted({picture for group in groups for picture in group.pictures})
+        pictures = sorted(set[str]().union(*(group.pictures for group in groups)))
         places = [np.searchsorted(pictures, group.pictures) for group in groups]
-
-        def mean(values: Sequence[np.ndarray]) -> np.ndarray:
-            wide = np.zeros((len(groups), len(pictures)))
-            for row, place, own in zip(wide, places, values, strict=True):
-                row[place] = own
-            return np.asarray(np.mean(wide, axis=0))
-
         means: dict[str, dict[str, Estimate]] = {}
-        for method in (name for name in groups[0].estimates if all(name in group.estimates for group in groups)):
-            means[method] = {}
-            for name in groups[0].estimates[method]:
-                each = [group.estimates[method][name] for group in groups]
-                shares = [one.share for one in each if one.share is not None]
-                share = None
-                if len(shares) == len(each):
-                    share = Share(sum(one.answers for one in shares), mean([one.weight for one in shares]))
-                value = float(np.mean([one.value for one in each]))
-                means[method][name] = Estimate(value, mean([one.influence for one in each]), share)
+        for method, first in groups[0].estimates.items():
+            if all(method in group.estimates for group in groups):
+                means[method] = {}
+                for name in first:
+                    figures = [group.estimates[method][name] for group in groups]
+                    means[method][name] = _mean(figures, places, len(pictures))
         return cls(pictures, means)
 
     def figures(self, method: str) -> dict[str, Figure]:
@@ -305,6 +301,23 @@ class MethodFigures:
             return {}
         others = self.estimates[first]
         return {name: estimate.minus(others[name]) for name, estimate in self.estimates[method].items()}
+
+
+def _mean(figures: Sequence[Estimate], places: Sequence[np.ndarray], size: int) -> Estimate:
+    """Return the mean of a figure of several groups, each of which has its pictures at some places among `size`."""
+    influence = np.zeros((len(figures), size))
+    weight = np.zeros((len(figures), size))
+    shares = []
+    for row, (figure, place) in enumerate(zip(figures, places, strict=True)):
+        influence[row, place] = figure.influence
+        if figure.share is not None:
+            weight[row, place] = figure.share.weight
+            shares.append(figure.share)
+    share = None
+    if len(shares) == len(figures):
+        share = Share(sum(share.answers for share in shares), weight.mean(axis=0))
+    value = float(np.mean([figure.value for figure in figures]))
+    return Estimate(value, influence.mean(axis=0), share)
 
 
 # Tests.
@@ -326,7 +339,8 @@ def compare_pairs(group: str, tallies: Mapping[str, Tally], names: Iterable[str]
     """Compare all pairs of the named methods, which have answered the same asks."""
     tests = []
     for first, second in itertools.combinations(names, 2):
-        one, other = tallies[first].right, tallies[second].right
+        one = tallies[first].right
+        other = tallies[second].right
         only_first = sum(one[ask] and not other[ask] for ask in one)
         only_second = sum(other[ask] and not one[ask] for ask in one)
         tests.append(McNemarTest(group, first, second, only_first, only_second, mcnemar(only_first, only_second)))
