@@ -67,20 +67,24 @@ class Chair(Benchmark):
         """
         if rule not in RULES:
             raise SettingsError(f"`rule=` {rule!r}: expected {' or '.join(RULES)}")
-        self._rule, self._language = rule, find_language(language, (RULES[rule],))
+        self._rule = rule
+        self._language = find_language(language, (RULES[rule],))
         self._sample = sample
         self._words: Callable[[str], list[str]] = getattr(self._language, RULES[rule])
         self.truth = find_truth(annotations, ids, self._words)
         asks = tuple(Ask(str(image), self.truth.names[image], prompt) for image in ids)
-        self.parts = tuple(
-            Part(str(length), "caption", asks, (f"{length} tokens",), {"max_new_tokens": length}) for length in lengths
-        ) or (Part(ANSWERS, "caption", asks, (ANSWERS,)),)
+        parts = []
+        for length in lengths:
+            parts.append(Part(str(length), "caption", asks, (f"{length} tokens",), {"max_new_tokens": length}))
+        self.parts = tuple(parts) or (Part(ANSWERS, "caption", asks, (ANSWERS,)),)
 
     def count(self, part: Part, texts: Texts) -> Iterator[Counted]:
         """Count each caption."""
         for ask in part.asks:
-            if (text := texts.get(ask.id)) is not None:
-                read, truth = mentions(self._words(text)), self.truth.objects[int(ask.id)]
+            if ask.id in texts:
+                text = texts[ask.id]
+                read = mentions(self._words(text))
+                truth = self.truth.objects[int(ask.id)]
                 counts = mention_counts(read.heads, truth) | text_counts(text, read.heads) | {"tokens": read.length}
                 yield Counted(ask.id, ask.picture, part.groups, truth.issuperset(read.heads), counts)
 
@@ -108,11 +112,11 @@ class Chair(Benchmark):
         """Read captions of one method and one length."""
         (part,) = self.parts
         captions = read_captions(paths)
-        if missing := [int(ask.id) for ask in part.asks if int(ask.id) not in captions]:
-            files, count = some(paths, 3, 1_000), f"{len(missing)} of {len(part.asks)} are missing"
+        missing = {int(ask.id) for ask in part.asks} - captions.keys()
+        if missing:
             raise DataError(
-                f"{files}: no caption of image {min(missing)} ({count}): finish the run, or give `ids=` FILE with the "
-                "images to score"
+                f"{some(paths, 3, 1_000)}: no caption of image {min(missing)} ({len(missing)} of {len(part.asks)} are "
+                "missing): finish the run, or give `ids=` FILE with the images to score"
             )
         return {part.name: {ask.id: captions[int(ask.id)][0] for ask in part.asks}}
 
@@ -122,9 +126,11 @@ class Chair(Benchmark):
 
     def facts(self) -> dict[str, Any]:
         """Return the rule, the language with its versions, the annotation files, and the sample of images, if drawn."""
-        drawn = {"sample": self._sample} if self._sample else {}
-        files = {"annotations": [str(path) for path in self.truth.files]}
-        return {"rule": self._rule, **self._language.facts(), **drawn, **files}
+        facts = {"rule": self._rule, **self._language.facts()}
+        if self._sample:
+            facts["sample"] = self._sample
+        facts["annotations"] = [str(path) for path in self.truth.files]
+        return facts
 
 
 def read_captions(paths: Sequence[Path]) -> dict[int, tuple[str, str]]:
@@ -133,7 +139,8 @@ def read_captions(paths: Sequence[Path]) -> dict[int, tuple[str, str]]:
     for path in paths:
         where = ""
         for where, row in read_answer_rows(path, FORM):
-            if (image := _image(row.get("image_id"))) is None:
+            image = image_of(row.get("image_id"))
+            if image is None:
                 raise DataError(f"{where}: image_id is not an image of COCO: {brief(row.get('image_id'))}")
             if image in captions:
                 raise DataError(f"{where}: image {image} has a caption already: {captions[image][1]}: keep one of them")
@@ -146,17 +153,14 @@ def read_captions(paths: Sequence[Path]) -> dict[int, tuple[str, str]]:
 def opened(path: Path, asking: Asking) -> Chair:
     """Read CHAIR as `sira eval` asks for it."""
     options = asking.options
+    lengths = _lengths(options)
     listed = Path(options.get("ids", path / "ids.txt"))
-    numbers = [each.strip() for each in options["lengths"].split(",")] if "lengths" in options else []
-    if not all(each.isdecimal() and each.isascii() and int(each) for each in numbers):
-        raise SettingsError(f"`lengths=` {options['lengths']}: expected numbers of tokens, such as 64,512")
-    lengths = tuple(dict.fromkeys(map(int, numbers)))
-    images: dict[int, str] | None
     drawn = None if listed.exists() else _SAMPLE.fullmatch(options.get("ids", ""))
+    images: dict[int, str] | None = None
     if drawn is not None:
         images = sample_ids(path, int(drawn[1]), int(drawn[2]))
-    else:
-        images = read_ids(listed) if "ids" in options or listed.is_file() else None
+    elif "ids" in options or listed.is_file():
+        images = read_ids(listed)
     if asking.sources:
         places, lengths = _answered(asking.sources, lengths)
         # The folder's list tells which captions are missing, unless they are of other images.
@@ -164,8 +168,10 @@ def opened(path: Path, asking: Asking) -> Chair:
             images = places
     elif lengths and asking.max_new_tokens:
         raise SettingsError("give `lengths=` or `max_new_tokens=`, not both")
+    elif asking.max_new_tokens:
+        lengths = (asking.max_new_tokens,)
     else:
-        lengths = (asking.max_new_tokens,) if asking.max_new_tokens else lengths or LENGTHS
+        lengths = lengths or LENGTHS
     if images is None:
         raise SettingsError(
             f"`ids=` FILE is needed: the images to caption, one id per line; or put it at {listed}; or `ids=` 500@0 "
@@ -179,6 +185,16 @@ def opened(path: Path, asking: Asking) -> Chair:
         raise DataError(f"{images[error.image]}: {error}") from None
 
 
+def _lengths(options: Mapping[str, str]) -> tuple[int, ...]:
+    """Return the lengths that are asked for, each once; empty if none are given."""
+    if "lengths" not in options:
+        return ()
+    numbers = [text.strip() for text in options["lengths"].split(",")]
+    if not all(number.isdecimal() and number.isascii() and int(number) for number in numbers):
+        raise SettingsError(f"`lengths=` {options['lengths']}: expected numbers of tokens, such as 64,512")
+    return tuple(dict.fromkeys(map(int, numbers)))
+
+
 def _answered(sources: Sequence[AnswerFiles], asked: tuple[int, ...]) -> tuple[dict[int, str], tuple[int, ...]]:
     """Return the images of the captions in files, with a place of each, and their lengths, if all files record them."""
     places: dict[int, str] = {}
@@ -186,25 +202,32 @@ def _answered(sources: Sequence[AnswerFiles], asked: tuple[int, ...]) -> tuple[d
     for source in sources:
         recorded.append(set())
         if not source.own:
-            places |= {image: where for image, (_, where) in read_captions(source.paths).items()}
-        for where, row in (row for path in source.paths if source.own for row in read_rows(path)):
+            for image, (_, where) in read_captions(source.paths).items():
+                places[image] = where
+            continue
+        for where, row in itertools.chain.from_iterable(map(read_rows, source.paths)):
             if row.get("schema") != "sira.caption/1" or not str(row.get("part", 0)).isdecimal():
                 raise DataError(f"{where}: is not a caption of sira caption or sira eval chair")
-            if (image := _image(row["id"] if "id" in row else row["file_name"])) is not None:
-                places[image] = where
-            recorded[-1] |= {int(row["part"])} if "part" in row else set()
+            number = image_of(row["id"] if "id" in row else row["file_name"])
+            if number is not None:
+                places[number] = where
+            if "part" in row:
+                recorded[-1].add(int(row["part"]))
     every = sorted(set[int]().union(*recorded))
     several = max(map(len, recorded)) > 1
     if (several or len(asked) > 1) and not all(recorded):
         raise SettingsError("only captions of sira eval chair have several lengths: score each file by itself")
-    return places, asked or (tuple(every) if all(recorded) and (several or len(every) == 1) else ())
+    if not asked and all(recorded) and (several or len(every) == 1):
+        return places, tuple(every)
+    return places, asked
 
 
 def read_ids(path: Path) -> dict[int, str]:
     """Read a list of images, with the line of each: one per line, or a JSON array; numbers, or COCO's file names."""
     places: dict[int, str] = {}
     for where, entry in entries(path):
-        if (image := _image(entry)) is None:
+        image = image_of(entry)
+        if image is None:
             raise DataError(f"{where}: expected an image's number or its file name in COCO, got {brief(entry)}")
         if image in places:
             raise DataError(f"{where}: image {image} is also in {places[image]}")
@@ -227,10 +250,6 @@ def sample_ids(folder: Path, count: int, seed: int) -> dict[int, str]:
     return dict.fromkeys(order[:count], str(path))
 
 
-def _image(value: Any) -> int | None:
-    return value if type(value) is int else image_of(value) if isinstance(value, str) else None
-
-
 # The text rule, and the ground truth that it makes of COCO's annotation files. Oddities of the rule are also in the
 # official scripts, and are kept because they change figures.
 
@@ -246,8 +265,11 @@ def read_synonyms(text: str) -> dict[str, str]:
     Lines are split at a comma and exactly one space, so " motor bike" and " cheesecake", which follow two spaces, keep
     one and never match a caption. iPhone never matches either, because captions are lower-cased.
     """
-    lines = [line.strip().split(", ") for line in text.splitlines()]
-    return {word: line[0] for line in lines for word in line}
+    heads: dict[str, str] = {}
+    for line in text.splitlines():
+        words = line.strip().split(", ")
+        heads |= dict.fromkeys(words, words[0])
+    return heads
 
 
 HEADS = read_synonyms(CHAIR_WORDS.read_text(encoding="utf-8"))
@@ -315,10 +337,14 @@ def _pairs(folder: Path) -> list[tuple[Path, Path]]:
     """Find instances and captions of val, of train, or of both; the files of 2014 if there are two years."""
     for year in YEARS:
         for place in (folder, folder / "annotations"):
-            names = [(f"instances_{split}{year}.json", f"captions_{split}{year}.json") for split in SPLITS]
-            pairs = [(place / instances, place / captions) for instances, captions in names]
-            if found := [pair for pair in pairs if all(path.is_file() for path in pair)]:
-                return found
+            pairs = []
+            for split in SPLITS:
+                instances = place / f"instances_{split}{year}.json"
+                captions = place / f"captions_{split}{year}.json"
+                if instances.is_file() and captions.is_file():
+                    pairs.append((instances, captions))
+            if pairs:
+                return pairs
     raise DataError(
         f"{folder}: expected COCO's instances_val2014.json and captions_val2014.json (or those of train or 2017), "
         "here or in annotations/: get annotations_trainval2014.zip from https://cocodataset.org/#download"
@@ -327,7 +353,8 @@ def _pairs(folder: Path) -> list[tuple[Path, Path]]:
 
 def find_truth(folder: Path, images: Collection[int], words: Callable[[str], Sequence[str]]) -> Truth:
     """Return the objects in some images: their instances' categories, and the mentions of their reference captions."""
-    pairs, ids = _pairs(folder), {*images}
+    pairs = _pairs(folder)
+    ids = {*images}
     names: dict[int, str] = {}
     objects: dict[int, set[str]] = {}
     for instances, captions in pairs:
@@ -335,8 +362,9 @@ def find_truth(folder: Path, images: Collection[int], words: Callable[[str], Seq
         if not isinstance(content, dict):
             raise DataError(f"{instances}: expected a JSON object, as in COCO's files")
         if "images" in content:
-            rows = coco_rows(instances, content, "images", id=int, file_name=str)
-            names |= {row["id"]: row["file_name"] for row in rows if row["id"] in ids}
+            for row in coco_rows(instances, content, "images", id=int, file_name=str):
+                if row["id"] in ids:
+                    names[row["id"]] = row["file_name"]
         for image, head in _heads(instances, content):
             if image in ids:
                 objects.setdefault(image, set()).add(head)
@@ -348,9 +376,10 @@ def find_truth(folder: Path, images: Collection[int], words: Callable[[str], Seq
             names[image] = f"COCO_{instances.stem.removeprefix('instances_')}_{image:012d}.jpg"
         if names.keys() == ids:
             break  # each image is in one split only: the rest need not be read
-    if missing := sorted(ids - names.keys()):
+    missing = sorted(ids - names.keys())
+    if missing:
         raise UnknownImageError(missing, " or ".join(str(instances) for instances, _ in pairs))
-    files = tuple(path for pair in pairs for path in pair)
+    files = tuple(itertools.chain.from_iterable(pairs))
     return Truth({image: frozenset(objects.get(image, ())) for image in images}, names, files)
 
 
@@ -379,10 +408,14 @@ def coco_rows(path: Path, content: Any, entry: str, **fields: type) -> Iterator[
         yield row
 
 
-def image_of(text: str) -> int | None:
+def image_of(value: object) -> int | None:
     """Return the image of a number or of a COCO file name, with or without folders; None if it is neither."""
-    text = text.strip()
+    if type(value) is int:
+        return value
+    if not isinstance(value, str):
+        return None
+    text = value.strip()
     if text.isascii() and text.isdigit() and len(text) < 20:
         return int(text)
-    found = _NAME.fullmatch(re.split(r"[/\\]", text)[-1])
-    return int(found[1]) if found else None
+    name = _NAME.fullmatch(re.split(r"[/\\]", text)[-1])
+    return None if name is None else int(name[1])

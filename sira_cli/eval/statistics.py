@@ -50,7 +50,7 @@ def common(tallies: Mapping[str, Tally], pictures: Mapping[str, str]) -> dict[st
     """Leave out pictures that failed under any method, except methods without any answers."""
     answered = {name: tally for name, tally in tallies.items() if tally.right}
     asked = set[str]().union(*(tally.right for tally in answered.values()))
-    failed = set()
+    failed = set[str]()
     for tally in answered.values():
         failed.update(pictures[ask] for ask in asked - tally.right.keys())
     left = {}
