@@ -66,8 +66,8 @@ def read_questions(path: Path) -> list[PopeQuestion]:
         number = id_of(where, row, "question_id") if "question_id" in row else len(questions) + 1
         if number in questions:
             raise DataError(f"{where}: question_id {number} stands twice: every question needs its own")
-        image, text = text_of(where, row, "image"), text_of(where, row, "text")
-        questions[number] = PopeQuestion(number, image, text, label == "yes")
+        image = text_of(where, row, "image")
+        questions[number] = PopeQuestion(number, image, text_of(where, row, "text"), label == "yes")
     if not questions:
         raise DataError(f"{path}: holds no questions")
     return list(questions.values())
@@ -113,14 +113,17 @@ class Pope(Benchmark):
         files = [Path(path) for path in paths]
         self._paths = dict(zip(split_names(files), files, strict=True))
         self._everything = {split: read_questions(path) for split, path in self._paths.items()}  # answers may have all
-        self._questions = {split: questions[:limit] for split, questions in self._everything.items()}
-        asks = (
-            Ask(f"{split}/{each.number}", each.image, each.text + suffix, f"{each.image}: {each.text}")
-            for split, questions in self._questions.items()
-            for each in questions
-        )
+        self._questions: dict[str, list[PopeQuestion]] = {}
         # The questions of each group of figures, with its labels, and the split whose answers it takes.
-        self._groups = {split: (split, questions) for split, questions in self._questions.items()}
+        self._groups: dict[str, tuple[str, list[PopeQuestion]]] = {}
+        asks = []
+        for split, everything in self._everything.items():
+            questions = everything[:limit]
+            self._questions[split] = questions
+            self._groups[split] = split, questions
+            for question in questions:
+                unit = f"{question.image}: {question.text}"
+                asks.append(Ask(f"{split}/{question.number}", question.image, question.text + suffix, unit))
         self._repope = [Path(path) for path in repope]
         for split, questions in _relabelled(self._repope, self._everything).items():
             self._groups[_group(split)] = split, questions
@@ -131,8 +134,10 @@ class Pope(Benchmark):
         for group in part.groups:
             split, questions = self._groups[group]
             for question in questions:
-                if (text := texts.get(id_ := f"{split}/{question.number}")) is not None:
-                    yield Counted(id_, question.image, (group,), *count_answer(text, question.expected, self.rule))
+                id_ = f"{split}/{question.number}"
+                if id_ in texts:
+                    right, counts = count_answer(texts[id_], question.expected, self.rule)
+                    yield Counted(id_, question.image, (group,), right, counts)
 
     def means(self, part: Part) -> dict[str, tuple[str, ...]]:
         """Return the means over POPE's splits, and over RePOPE's."""
@@ -177,18 +182,21 @@ class Pope(Benchmark):
 
     def _read_split(self, split: str, path: Path, whole: bool) -> dict[str, str]:
         """Read the answers to a split's questions from a file, or from the samples of all splits."""
-        everything, asked = self._everything[split], self._questions[split]
+        everything = self._everything[split]
+        asked = self._questions[split]
         by_number = {question.number: question for question in everything}
         texts: dict[int, str] = {}
-        where, file = str(path), self._paths[split]
+        where = str(path)
+        file = self._paths[split]
         rows = list(read_answer_rows(path, *FORMS))
         if whole:
-            rows = of_split(rows, split, {str(question.number): question.is_in for question in everything})
+            rows = of_split(rows, split, {str(number): question.is_in for number, question in by_number.items()})
         for position, (where, row) in enumerate(rows):
             if "question_id" in row:
-                question = by_number.get(number := id_of(where, row, "question_id"))
-                if question is None:
+                number = id_of(where, row, "question_id")
+                if number not in by_number:
                     raise DataError(f"{where}: question_id {number} is not in {file}")
+                question = by_number[number]
             elif position >= len(everything):
                 raise DataError(f"{where}: too many answers: {file} has {len(everything)} questions")
             else:
@@ -205,12 +213,14 @@ class Pope(Benchmark):
             if question.number in texts:
                 raise DataError(f"{where}: question {question.number} is answered twice")
             texts[question.number] = row["text"]
-        if missing := [question.number for question in asked if question.number not in texts]:
+        numbers = [question.number for question in asked]
+        missing = [number for number in numbers if number not in texts]
+        if missing:
             raise DataError(
                 f"{where}: the file ends after {len(asked) - len(missing)} of {len(asked)} answers: "
                 f"question {missing[0]} of {file} has none"
             )
-        return {f"{split}/{question.number}": texts[question.number] for question in asked}
+        return {f"{split}/{number}": texts[number] for number in numbers}
 
     def stand_ins(self) -> dict[str, str]:
         """Return the remark that no published script has the rule `strict`."""
@@ -218,8 +228,11 @@ class Pope(Benchmark):
 
     def facts(self) -> dict[str, Any]:
         """Return the rule and the files."""
-        facts = {"rule": self.rule, "questions": {split: str(path) for split, path in self._paths.items()}}
-        return facts | ({LABEL: [str(path) for path in self._repope]} if self._repope else {})
+        questions = {split: str(path) for split, path in self._paths.items()}
+        facts: dict[str, Any] = {"rule": self.rule, "questions": questions}
+        if self._repope:
+            facts[LABEL] = [str(path) for path in self._repope]
+        return facts
 
 
 def _group(split: str) -> str:
@@ -229,11 +242,13 @@ def _group(split: str) -> str:
 
 def _relabelled(paths: Sequence[Path], splits: Mapping[str, Sequence[PopeQuestion]]) -> dict[str, list[PopeQuestion]]:
     """Return each split's questions with the labels of RePOPE's files, in any order of the files."""
-    known = {split: {each.known for each in questions} for split, questions in splits.items()}
     corrected: dict[str, list[PopeQuestion]] = {}
     for path in paths:
         questions = read_questions(path)
-        strange = {split: [each for each in questions if each.known not in own] for split, own in known.items()}
+        strange: dict[str, list[PopeQuestion]] = {}
+        for split, everything in splits.items():
+            known = {question.known for question in everything}
+            strange[split] = [question for question in questions if question.known not in known]
         split = min(strange, key=lambda name: len(strange[name]))  # the one with most of the questions
         if strange[split]:
             misfit = strange[split][0]
