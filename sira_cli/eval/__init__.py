@@ -3,6 +3,7 @@
 benchmark               the interface of a benchmark, and of its card
 cards                   the three benchmarks: titles, files, sizes, licences, options
 pope, chair, amber      questions, ground truth, rules; RePOPE's labels are in `pope`
+similarity              whether two words of AMBER's captions name the same thing
 statistics, figures     intervals over pictures, paired differences and tests; the figures of POPE and CHAIR
 evaluation              let a loaded model answer, resumable
 answers                 answers from files: sira's records, the official scripts' rows, lmms-eval's samples

@@ -4,18 +4,17 @@ from __future__ import annotations
 
 import functools
 import operator
-import warnings
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
-from sira_cli.errors import DataError, SettingsError, install
+from sira_cli.errors import DataError, SettingsError
 from sira_cli.eval.answers import Form, read_answer_rows
 from sira_cli.eval.benchmark import ONE_WORD, Ask, Asking, Benchmark, Counted, Part, Texts
 from sira_cli.eval.cards import DIMENSIONS
+from sira_cli.eval.similarity import Similarity, find_similarity
 from sira_cli.eval.statistics import Denominators
 from sira_cli.language import Language, find_language
 from sira_cli.pictures.rows import brief, id_of, read_json, read_rows, read_text, some, text_of
@@ -27,8 +26,6 @@ MAX_NEW_TOKENS = {"generative": 512, "discriminative": 16}
 FORM = Form("response", ("id",), unless=("truth", "hallu", "label", "answer", "prediction"))
 FILES = ("annotations.json", "relation.json", "safe_words.txt", "query")
 URL = "https://github.com/junyangwang0410/AMBER"
-OFFICIAL = "en_core_web_lg"  # the spaCy pipeline of AMBER's script
-THRESHOLD = 0.8  # words are similar above it, not at it
 GROUPS: dict[PartName, tuple[str, ...]] = {
     "generative": ("generative",),
     "discriminative": ("discriminative", "existence", "attribute", "state", "number", "action", "relation"),
@@ -108,13 +105,18 @@ class Lexicon:
 
         def listed(words: Sequence[str]) -> list[tuple[str, int]]:
             """List all accepted names, each with the place of its word: related words first, as in the script."""
-            related = [(other, place) for place, word in enumerate(words) for other in self.relation[word]]
-            return related + [(word, place) for place, word in enumerate(words)]
+            related = []
+            own = []
+            for place, word in enumerate(words):
+                related += [(other, place) for other in self.relation[word]]
+                own.append((word, place))
+            return related + own
 
         def first(names: list[tuple[str, int]], like: Callable[[str, str], bool]) -> int | None:
             return next((place for word, place in names if like(noun, word)), None)
 
-        shown, made_up = listed(truth), listed(hallu)
+        shown = listed(truth)
+        made_up = listed(hallu)
         mentions = tuple(noun for noun in nouns if noun in self.vocabulary)
         hallucinated: list[str] = []
         covered: set[int | None] = set()
@@ -130,9 +132,12 @@ class Lexicon:
                 hallucinated.append(noun)
             else:
                 covered.add(place)
-        marked = ((truth, covered), (hallu, cognitive))
-        kept = (tuple(word for place, word in enumerate(words) if place in places) for words, places in marked)
-        return Judged(mentions, tuple(hallucinated), *kept)
+        return Judged(
+            mentions=mentions,
+            hallucinated=tuple(hallucinated),
+            covered=tuple(word for place, word in enumerate(truth) if place in covered),
+            cognitive=tuple(word for place, word in enumerate(hallu) if place in cognitive),
+        )
 
 
 class Amber(Benchmark):
@@ -167,34 +172,42 @@ class Amber(Benchmark):
         data = find_data(data)
         self.lexicon = _read_lexicon(data)
         self.annotations = _read_annotations(data / FILES[0], self.lexicon)
-        self._language, self._similarity = language, similarity
-        parts = []
-        for name in PARTS if task == "all" else PARTS[task != "generative" :][:1]:
-            asks, groups = [], GROUPS[name]
+        self._language = language
+        self._similarity = similarity
+        self.parts = ()
+        for name in PARTS:
+            if task != "all" and (task == "generative") != (name == "generative"):
+                continue
+            kind: Literal["caption", "ask"] = "caption" if name == "generative" else "ask"
+            groups = GROUPS[name]
+            asks = []
             for where, row in _read_queries(data, name, self.annotations):
                 text = text_of(where, row, "query")
-                text = text + suffix if name == "discriminative" else text if prompt is None else prompt
+                if kind == "ask":
+                    text += suffix
+                elif prompt is not None:
+                    text = prompt
                 asks.append(Ask(str(row["id"]), text_of(where, row, "image"), text))
             if task in DIMENSIONS:
                 asks = [ask for ask in asks if task in self.annotations[ask.id].groups]
                 groups = groups[1:]  # without the figures of all questions
             if not asks:
                 raise SettingsError(f"`task=` {task}: no such question in AMBER's folder")
-            kind: Literal["caption", "ask"] = "caption" if name == "generative" else "ask"
-            parts.append(Part(name, kind, tuple(asks), groups, {"max_new_tokens": MAX_NEW_TOKENS[name]}))
-        self.parts = tuple(parts)
+            self.parts += (Part(name, kind, tuple(asks), groups, {"max_new_tokens": MAX_NEW_TOKENS[name]}),)
 
     def count(self, part: Part, texts: Texts) -> Iterator[Counted]:
         """Count each answer; a question counts in its dimension and in `discriminative`."""
         for ask in part.asks:
-            if (text := texts.get(ask.id)) is None:
+            if ask.id not in texts:
                 continue
+            text = texts[ask.id]
             annotated = self.annotations[ask.id]
+            counts: dict[str, float]
             if part.name == "generative":
                 nouns = self._language.nouns(text)
                 judged = self.lexicon.judge(nouns, annotated.truth, annotated.hallu, self._similarity.above)
                 right = not judged.hallucinated
-                counts: dict[str, float] = {
+                counts = {
                     "answers": 1,
                     "clean answers": right,
                     "mentions": len(judged.mentions),
@@ -206,7 +219,8 @@ class Amber(Benchmark):
                     "words": len(text.split()),
                 }
             else:
-                no, right = annotated.truth == ("no",), text == annotated.truth[0].capitalize()
+                no = annotated.truth == ("no",)
+                right = text == annotated.truth[0].capitalize()
                 counts = {
                     "answers": 1,
                     "right": right,
@@ -228,7 +242,8 @@ class Amber(Benchmark):
             return percent if smooth else round(percent, 1)
 
         def percent(count: str, of: str, start: float = 0.0) -> float:
-            return counts[count] / (start + counts[of]) * 100 if start + counts[of] else 0.0
+            whole = start + counts[of]
+            return counts[count] / whole * 100 if whole else 0.0
 
         if group == "generative":
             return {
@@ -241,7 +256,8 @@ class Amber(Benchmark):
         start = STARTS.get(group, START)
         precision = rounded(percent("rightly no", "answered no", start))
         recall = rounded(percent("rightly no", "no", start))
-        p, r = precision / 100, recall / 100  # rounded before they become F1
+        p = precision / 100  # rounded before it becomes F1
+        r = recall / 100
         return {
             "accuracy": rounded(percent("right", "answers", start)),
             "precision": precision,
@@ -257,27 +273,30 @@ class Amber(Benchmark):
 
     def read(self, paths: Sequence[Path]) -> dict[str, dict[str, str]]:
         """Read answers as the script does, all files together; a part without any answers is left out."""
-        given: dict[str, tuple[str, str]] = {}
+        texts: dict[str, str] = {}
+        places: dict[str, str] = {}
         for path in paths:
             for where, row in read_answer_rows(path, FORM):
                 id_ = str(id_of(where, row, "id"))
                 if id_ not in self.annotations:
                     raise DataError(f"{where}: id {id_} is not AMBER's: expected 1 to {len(self.annotations)}")
-                if id_ in given:
-                    raise DataError(f"{where}: id {id_} is answered already: {given[id_][0]}: keep one of the two")
-                given[id_] = where, row["text"]
+                if id_ in texts:
+                    raise DataError(f"{where}: id {id_} is answered already: {places[id_]}: keep one of the two")
+                texts[id_] = row["text"]
+                places[id_] = where
         files = some(paths, 3, 1_000)
         answers = {}
         for part in self.parts:
-            texts = {ask.id: given[ask.id][1] for ask in part.asks if ask.id in given}
-            missing = [ask.id for ask in part.asks if ask.id not in given]
-            if texts and missing:
+            ids = [ask.id for ask in part.asks]
+            missing = [id_ for id_ in ids if id_ not in texts]
+            if len(missing) == len(ids):
+                continue
+            if missing:
                 raise DataError(
                     f"{files}: id {missing[0]} is not answered: {len(missing)} of the {len(part.asks)} answers of "
                     f"{part.name} are missing, and figures need all of them"
                 )
-            if texts:
-                answers[part.name] = texts
+            answers[part.name] = {id_: texts[id_] for id_ in ids}
         if not answers:
             names = " or ".join(part.name for part in self.parts)
             raise DataError(f"{files}: no answers of {names}: expected rows with id and response")
@@ -285,20 +304,31 @@ class Amber(Benchmark):
 
     def reduce(self, part: Part, text: str) -> str:
         """Return the first word of an answer to a question, if it is yes or no: only `Yes` and `No` count."""
-        words = text.split(maxsplit=1)
-        bare = words[0].rstrip(".,!").capitalize() if words and part.name == "discriminative" else ""
+        if part.name == "generative":
+            return text
+        word, *_ = text.split(maxsplit=1) or [""]
+        bare = word.rstrip(".,!").capitalize()
         return bare if bare in ("Yes", "No") else text
 
     def stand_ins(self) -> dict[str, str]:
         """Return the replacements of official parts for captions; questions need no language."""
-        used = [] if self._language.official else ["nouns without NLTK's data"]
-        used += [] if self._similarity.official else [f"similarity {self._similarity.name}"]
-        return {part.name: ", ".join(used) for part in self.parts if used and part.name == "generative"}
+        used = []
+        if not self._language.official:
+            used.append("nouns without NLTK's data")
+        if not self._similarity.official:
+            used.append(f"similarity {self._similarity.name}")
+        return {"generative": ", ".join(used)} if used and self._captions else {}
 
     def facts(self) -> dict[str, Any]:
         """Return how captions are read; questions need no language."""
-        captions = self.parts[0].name == "generative"
-        return {"language": self._language.facts(), "similarity": self._similarity.facts()} if captions else {}
+        if not self._captions:
+            return {}
+        return {"language": self._language.facts(), "similarity": self._similarity.facts()}
+
+    @property
+    def _captions(self) -> bool:
+        """Whether captions are asked for."""
+        return self.parts[0].name == "generative"
 
 
 # AMBER's own files.
@@ -327,8 +357,9 @@ def find_data(folder: Path) -> Path:
     if not folder.is_dir():
         raise SettingsError(f"{folder}: is not a folder: expected AMBER's, with {', '.join(FILES)}")
     data = folder / "data" if not (folder / FILES[0]).exists() and (folder / "data").is_dir() else folder
-    if missing := [name for name in FILES if not (data / name).exists()]:
-        raise SettingsError(f"{data}: has no {missing[0]}: get AMBER's files from {URL}")
+    for name in FILES:
+        if not (data / name).exists():
+            raise SettingsError(f"{data}: has no {name}: get AMBER's files from {URL}")
     return data
 
 
@@ -351,17 +382,26 @@ def _read_annotations(path: Path, lexicon: Lexicon) -> dict[str, Annotated]:
         if id_of(where, row, "id") != number:
             raise DataError(f"{where}: expected id {number}, got {brief(row['id'])}: ids must be 1, 2, 3, ... in order")
         kind = text_of(where, row, "type")
-        if kind != "generative" and (truth := text_of(where, row, "truth")) not in ("yes", "no"):
+        if kind == "generative":
+            words = {name: _known_words(where, row, name, lexicon) for name in ("truth", "hallu")}
+            annotations[str(number)] = Annotated(kind, **words)
+            continue
+        truth = text_of(where, row, "truth")
+        if truth not in ("yes", "no"):
             raise DataError(f"{where}: truth must be yes or no, got {brief(truth)}")
-        for name in ("truth", "hallu") if kind == "generative" else ():
-            if not _is_words(row.get(name)):
-                raise DataError(f"{where}: {name}: expected a list of words, got {brief(row.get(name))}")
-            if unknown := [word for word in row[name] if word not in lexicon.relation]:
-                fit = "is not in relation.json: the two files do not match"
-                raise DataError(f"{where}: {name}: {brief(unknown[0])} {fit}")
-        words = (row["truth"], row["hallu"]) if kind == "generative" else ([row["truth"]], [])
-        annotations[str(number)] = Annotated(kind, *map(tuple, words))
+        annotations[str(number)] = Annotated(kind, (truth,))
     return annotations
+
+
+def _known_words(where: str, row: dict[str, Any], name: str, lexicon: Lexicon) -> tuple[str, ...]:
+    """Return a row's list of words, all of the lexicon."""
+    words: Any = row.get(name)
+    if not _is_words(words):
+        raise DataError(f"{where}: {name}: expected a list of words, got {brief(words)}")
+    for word in words:
+        if word not in lexicon.relation:
+            raise DataError(f"{where}: {name}: {brief(word)} is not in relation.json: the two files do not match")
+    return tuple(words)
 
 
 def _is_words(value: Any) -> bool:
@@ -372,7 +412,8 @@ def _read_queries(
     data: Path, part: PartName, annotations: Mapping[str, Annotated]
 ) -> Iterator[tuple[str, dict[str, Any]]]:
     """Yield the queries of a part from its own file; query_all.json asks another question under id 13193."""
-    path, seen = data / "query" / f"query_{part}.json", set()
+    path = data / "query" / f"query_{part}.json"
+    seen = set()
     for where, row in read_rows(path):
         id_ = str(id_of(where, row, "id"))
         if id_ not in annotations:
@@ -385,56 +426,3 @@ def _read_queries(
         yield where, {**row, "id": id_}
     if not seen:
         raise DataError(f"{path}: holds no queries of {part}")
-
-
-# Whether two words name the same thing: by spaCy's vectors, as AMBER's script, or by equality.
-
-
-@dataclass(frozen=True)
-class Similarity:
-    """A test of whether two words are similar."""
-
-    name: str  # `exact`, or the name of a spaCy pipeline
-    above: Callable[[str, str], bool]  # whether two words are more similar than THRESHOLD
-    official: bool = False  # whether AMBER's script uses it
-    decisive: tuple[tuple[str, Any], ...] = ()  # further settings that decide the results
-
-    def facts(self) -> dict[str, Any]:
-        """Return the settings that decide the results of `above`."""
-        return {"name": self.name, **dict(self.decisive)}
-
-
-EQUAL = Similarity("exact", operator.eq)  # AMBER's script finds more similar words, so its figures differ
-
-
-def find_similarity(choice: str = "spacy") -> Similarity:
-    """Return a similarity: `spacy` as in AMBER's script, `exact`, or `auto`, spaCy's if it is installed."""
-    if choice == "exact":
-        return EQUAL
-    try:
-        import spacy
-
-        return vectors(spacy.load(OFFICIAL))
-    except (ImportError, OSError) as error:  # a pipeline that is not installed is an OSError
-        if choice == "auto":
-            return EQUAL
-        raise SettingsError(
-            f"AMBER compares words with spaCy's {OFFICIAL}, which is not installed: `{install('eval')}` and "
-            f"`python -m spacy download {OFFICIAL}`; or give `similarity=` exact (noted in the results), or `task=` "
-            "discriminative for the questions alone"
-        ) from error
-
-
-def vectors(nlp: Any) -> Similarity:
-    """Return spaCy's `nlp(one).similarity(nlp(other))`; each word is read once, each pair compared once."""
-    read = functools.cache(nlp)
-
-    @functools.cache
-    def above(one: str, other: str) -> bool:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", UserWarning)  # a word without a vector; the script also ignores it
-            return bool(read(one).similarity(read(other)) > THRESHOLD)
-
-    name = f"{nlp.meta['lang']}_{nlp.meta['name']}"
-    made_by = (("version", str(nlp.meta["version"])), ("spacy", version("spacy")), ("threshold", THRESHOLD))
-    return Similarity(name, above, name == OFFICIAL, made_by)

@@ -12,10 +12,10 @@ import numpy as np
 import pytest
 
 from sira_cli.errors import DataError, SettingsError
-from sira_cli.eval.amber import OFFICIAL, find_similarity, vectors
 from sira_cli.eval.answers import Answers
 from sira_cli.eval.benchmark import ONE_WORD, Ask
 from sira_cli.eval.report import EvalReport
+from sira_cli.eval.similarity import OFFICIAL, find_similarity, vectors
 from sira_cli.eval.statistics import MethodFigures
 from tests.support.eval.benchmarks import ANSWERED, SAID, benchmark, figures, near
 from tests.support.eval.writing import save

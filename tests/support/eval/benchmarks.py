@@ -6,9 +6,10 @@ import zlib
 from collections.abc import Mapping
 from pathlib import Path
 
-from sira_cli.eval.amber import Amber, Similarity
+from sira_cli.eval.amber import Amber
 from sira_cli.eval.answers import Answers, Form, read_answer_rows
 from sira_cli.eval.benchmark import Ask, Benchmark, Counted, Part
+from sira_cli.eval.similarity import Similarity
 from tests.support.eval.writing import save
 
 
