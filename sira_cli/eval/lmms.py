@@ -51,6 +51,7 @@ def request_of(
     name: str, messages: Sequence[Mapping[str, Any]], generation: Mapping[str, Any] | None = None
 ) -> Request:
     """Return the request of a task's messages; a message's pictures come before its text, whatever their order."""
+    generation = generation or {}
     system: list[str] = []
     turns: list[Turn] = []
     pictures: list[Picture] = []
@@ -66,14 +67,17 @@ def request_of(
     if turns[-1].role != "user":
         raise SettingsError(f"{name}: the last message is not the user's, so there is nothing to answer")
     prompt = turns[0].text if len(turns) == 1 else Conversation(tuple(turns))
-    until = (generation or {}).get("until") or ()
-    until = (until,) if isinstance(until, str) else tuple(filter(None, until))
-    return Request(name, tuple(pictures), prompt, settings_of(name, generation or {}, "\n".join(system)), until)
+    until = generation.get("until") or ()
+    if isinstance(until, str):
+        until = (until,)
+    settings = settings_of(name, generation, "\n".join(system))
+    return Request(name, tuple(pictures), prompt, settings, tuple(filter(None, until)))
 
 
 def plain_request(name: str, text: str, images: Sequence[Any], generation: Mapping[str, Any] | None = None) -> Request:
     """Return the request of a text about pictures, as models of lmms-eval without messages get it."""
-    parts = [*({"type": "image", "url": image} for image in images), {"type": "text", "text": text}]
+    parts = [{"type": "image", "url": image} for image in images]
+    parts.append({"type": "text", "text": text})
     return request_of(name, [{"role": "user", "content": parts}], generation)
 
 
@@ -102,18 +106,21 @@ def settings_of(name: str, generation: Mapping[str, Any], system: str = "") -> t
 
 def _turn(name: str, message: Mapping[str, Any]) -> tuple[Turn, list[Picture]]:
     """Return the turn of a message, and its pictures."""
-    role, content = message["role"], message["content"]
+    role = message["role"]
+    content = message["content"]
+    if isinstance(content, str):
+        content = [{"type": "text", "text": content}]
     texts: list[str] = []
     pictures: list[Picture] = []
-    for part in [{"type": "text", "text": content}] if isinstance(content, str) else content:
+    for part in content:
         if part["type"] == "text":
             texts.append(part["text"])
         elif part["type"] == "image" and role == "user":
             pictures.append(as_picture(part["url"]))
         else:
             raise SettingsError(f"{name}: has {part['type']} of the {role}, expected text, and pictures of the user")
-    words = "\n".join(filter(None, texts))
-    return Turn("assistant" if role == "assistant" else "user", words, len(pictures)), pictures
+    turn = Turn("assistant" if role == "assistant" else "user", "\n".join(filter(None, texts)), len(pictures))
+    return turn, pictures
 
 
 def answers(lvlm: Lvlm, requests: Sequence[Request], batch_size: int, task: str) -> Iterator[tuple[int, Answer]]:
@@ -144,13 +151,15 @@ def losses(lvlm: Lvlm, requests: Sequence[Request], texts: Sequence[str], batch_
     found: list[tuple[float, bool]] = []
     for batch in _batches(range(len(requests)), batch_size):
         asked = [requests[number] for number in batch]
-        inputs = lvlm.to_device(prepared(lvlm, asked, skip_thought=True)[0])
-        tokens = []
+        inputs, _ = prepared(lvlm, asked, skip_thought=True)
+        inputs = lvlm.to_device(inputs)
+        choices = []
         for number, prompt in zip(batch, inputs["input_ids"].tolist(), strict=True):
-            tokens.append(lvlm.vocabulary.encode_after(prompt, texts[number].strip()))
-            if not tokens[-1]:
+            choice = lvlm.vocabulary.encode_after(prompt, texts[number].strip())
+            if not choice:
                 raise SettingsError(f"{requests[number].name}: the choice {texts[number]!r} has no tokens")
-        found += _scored(lvlm, inputs, tokens)
+            choices.append(choice)
+        found += _scored(lvlm, inputs, choices)
     return found
 
 
@@ -161,7 +170,8 @@ def prepared(lvlm: Lvlm, requests: Sequence[Request], *, skip_thought: bool = Fa
             lvlm.check_prompt(request.prompt, len(request.pictures))
         except SettingsError as error:
             raise SettingsError(f"{request.name}: {error}") from None
-    shown, hashes = list[list[Image]](), list[str]()
+    shown: list[list[Image]] = []
+    hashes = []
     for request in requests:
         pictures = [picture.open() for picture in request.pictures]
         shown.append([opened.image for opened in pictures])

@@ -39,23 +39,24 @@ class _Model(lmms):  # type: ignore[misc]  # lmms-eval is not installed where ty
             raise SettingsError(f"--batch_size {batch_size}: expected a whole number from 1 on")
         if int(os.environ.get("WORLD_SIZE", "1")) > 1:
             raise SettingsError("the model sira runs in one process: leave out `accelerate launch` or torchrun")
-        self.batch_size, self._task = int(batch_size), task
+        self.batch_size = int(batch_size)
+        self._task = task
         self.lvlm = load(preset, method=method, device=device, **settings)
 
     def generate_until(self, requests: list[Instance]) -> list[GenerationResult]:
         """Return a text for each request."""
         found: list[GenerationResult] = [None] * len(requests)
         asked = [self._asked(request.args) for request in requests]
-        for number, answer in tqdm(
-            answers(self.lvlm, asked, self.batch_size, self._task), total=len(asked), desc="sira"
-        ):
+        answered = answers(self.lvlm, asked, self.batch_size, self._task)
+        for number, answer in tqdm(answered, total=len(asked), desc="sira"):
             counts = TokenCounts(answer.prompt_tokens, answer.output_tokens, answer.reasoning_tokens)
             found[number] = GenerationResult(answer.text, counts)
         return found
 
     def loglikelihood(self, requests: list[Instance]) -> list[GenerationResult]:
         """Return the mean loss of each request's continuation, and whether it is the likeliest: wrapped pairs."""
-        asked, texts = [], []
+        asked = []
+        texts = []
         for request in requests:
             if len(request.args) != 6:
                 raise SettingsError("a choice without a picture (acc_mutual_info) has no likelihood here: leave it out")
