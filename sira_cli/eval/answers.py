@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, TypedDict
 
 from sira_cli.errors import DataError, SettingsError
-from sira_cli.eval.benchmark import ONE_WORD, AnswerFiles, Benchmark
+from sira_cli.eval.benchmark import ONE_WORD, AnswerFiles, Ask, Benchmark
 from sira_cli.pictures.records import is_failure, is_record
 from sira_cli.pictures.rows import Row, brief, read_json, read_rows, read_table, some, text_of
 from sira_cli.run.records import IN_ALL_PARTS, MAY_BE_OFF
@@ -95,8 +95,11 @@ def find_files(given: Sequence[str], questions: Sequence[Path] = (), first: str 
                     named.setdefault((label or method or "", method is not None), []).append(file)
                 else:
                     rest.append(file)
-    sources = [AnswerFiles(label, tuple(paths), own) for (label, own), paths in named.items()]
-    sources += [AnswerFiles(_shared_name(paths), tuple(paths), own=False) for paths in _sets(rest, questions)]
+    sources = []
+    for (label, own), paths in named.items():
+        sources.append(AnswerFiles(label, tuple(paths), own))
+    for paths in _sets(rest, questions):
+        sources.append(AnswerFiles(_shared_name(paths), tuple(paths), own=False))
     labels = [source.label for source in sources]
     for source in sources:
         if labels.count(source.label) > 1:
@@ -109,7 +112,9 @@ def find_files(given: Sequence[str], questions: Sequence[Path] = (), first: str 
 def _split_label(text: str) -> tuple[str, str]:
     """Return the label and the path of LABEL=PATH; a path that exists has no label."""
     label, equals, path = text.partition("=")
-    return (label, path) if equals and not os.path.lexists(text) else ("", text)
+    if not equals or os.path.lexists(text):
+        return "", text
+    return label, path
 
 
 def _sets(paths: Sequence[Path], questions: Sequence[Path]) -> list[list[Path]]:
@@ -182,22 +187,32 @@ def read_answers(benchmark: Benchmark, source: AnswerFiles, *, complete: bool = 
     answers = Answers(source.label)
     records = _read_records(source, answers.settings, _units(benchmark))
     for part in benchmark.parts:
-        given = {ask: records[part.name, ask.unit] for ask in part.asks if (part.name, ask.unit) in records}
-        if complete and 0 < len(given) < len(part.asks):
-            missing = [ask for ask in part.asks if ask not in given]
+        missing: list[Ask] = []
+        failed: dict[str, str] = {}
+        texts: dict[str, str] = {}
+        seconds: dict[str, float] = {}
+        for ask in part.asks:
+            record = records.get((part.name, ask.unit))
+            if record is None:
+                missing.append(ask)
+            elif not record.ok:
+                failed[ask.picture] = record.text
+            else:
+                texts[ask.id] = benchmark.reduce(part, record.text)
+                if record.seconds is not None:
+                    seconds[ask.id] = record.seconds
+        if len(missing) == len(part.asks):
+            continue
+        if complete and missing:
             raise DataError(
                 f"{source.paths[0]}: no answer to {brief(missing[0].unit, 120)} and {len(missing) - 1} more of "
                 f"{len(part.asks)}: is it finished, and are all shards given?"
             )
-        failed = {ask.picture: record.text for ask, record in given.items() if not record.ok}
         for picture, error in failed.items():
             answers.failures.append(FailedAnswer(source.label, part.name, picture, error))
-        if given:
-            good = {ask.id: record for ask, record in given.items() if record.ok}
-            answers.texts[part.name] = {id_: benchmark.reduce(part, record.text) for id_, record in good.items()}
-            seconds = {id_: record.seconds for id_, record in good.items() if record.seconds is not None}
-            if len(seconds) == len(good):
-                answers.seconds[part.name] = seconds
+        answers.texts[part.name] = texts
+        if len(seconds) == len(texts):
+            answers.seconds[part.name] = seconds
     if complete and not answers.texts:
         raise DataError(f"{some(source.paths, 3, 1_000)}: no record answers a question of {benchmark.name}")
     return answers
@@ -258,14 +273,16 @@ def _units(benchmark: Benchmark) -> Callable[[dict[str, Any]], tuple[str, str] |
     about: dict[tuple[str, str], list[tuple[str, str, str]]] = {}
     for part in benchmark.parts:
         for ask in part.asks:
-            known = about.setdefault((part.task, Path(ask.picture).name), [])
-            known.append((ask.prompt.removesuffix(ONE_WORD), part.name, ask.unit))
+            asks = about.setdefault((part.task, Path(ask.picture).name), [])
+            asks.append((ask.prompt.removesuffix(ONE_WORD), part.name, ask.unit))
 
     def unit_of(row: dict[str, Any]) -> tuple[str, str] | None:
         if "id" in row:
             part = str(row.get("part"))
-            part = part if part in units else takes_any
-            return (part, str(row["id"])) if str(row["id"]) in units.get(part, ()) else None
+            if part not in units:
+                part = takes_any
+            unit = str(row["id"])
+            return (part, unit) if unit in units.get(part, ()) else None
         task = str(row.get("schema")).removeprefix("sira.").partition("/")[0]
         asks = about.get((task, Path(str(row.get("file_name"))).name), [])
         fitting = [ask for ask in asks if task != "ask" or ask[0] in str(row.get("prompt"))]
@@ -371,7 +388,8 @@ def of_split(rows: Sequence[Row], split: str, is_about: Mapping[str, Callable[[s
         return [placed for placed in rows if placed[1].get("category") in split.split()]
     blocks: list[dict[str, Row]] = [{}]
     for where, row in rows:
-        if (number := str(row.get("question_id"))) in blocks[-1]:
+        number = str(row.get("question_id"))
+        if number in blocks[-1]:
             blocks.append({})
         blocks[-1][number] = where, row
     for block in blocks:

@@ -88,11 +88,12 @@ class Benchmark(ABC):
         from sira_cli.eval.statistics import Tally
 
         tallies = {group: Tally() for group in part.groups}
-        for one in self.count(part, texts):
-            counts = one.counts | ({"seconds": seconds[one.ask]} if seconds and "captions" in one.counts else {})
-            for group in one.groups:
+        for answer in self.count(part, texts):
+            if seconds and "captions" in answer.counts:
+                answer.counts["seconds"] = seconds[answer.ask]
+            for group in answer.groups:
                 if group in tallies:
-                    tallies[group].add(one.picture, one.ask, one.right, counts)
+                    tallies[group].add(answer.picture, answer.ask, answer.right, answer.counts)
         return tallies
 
     @abstractmethod

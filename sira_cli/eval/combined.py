@@ -94,14 +94,15 @@ class Combined:
         rows = []
         first = next(iter(self.methods), "")
         for method, cells in self.methods.items():
-            lines = {
-                method: {head: format(cell.figure, cell.digits) for head, cell in cells.items()},
-                f"  - {first}": {head: cell.difference for head, cell in cells.items()},
-                "  in the paper": {head: cell.paper for head, cell in cells.items()},
-            }
-            for label, texts in lines.items():
-                if any(texts.values()):
-                    rows.append([label, *(texts.get(head, "") for head in self.heads)])
+            figures = [method]
+            differences = [f"  - {first}"]
+            in_paper = ["  in the paper"]
+            for head in self.heads:
+                cell = cells.get(head)
+                figures.append("" if cell is None else format(cell.figure, cell.digits))
+                differences.append("" if cell is None else cell.difference)
+                in_paper.append("" if cell is None else cell.paper)
+            rows += [line for line in (figures, differences, in_paper) if any(line[1:])]
         return Table([""], self.heads, [rows], tight=True)
 
     def legend(self) -> Iterator[str]:
@@ -115,8 +116,9 @@ class Combined:
         yield from dict.fromkeys(line for report in reports for line in report.marks())
         for report in reports:
             yield from (f"{report.benchmark}: {line}" for line in report.expectations())
-        if not_run := reports[0].not_run:
-            yield f"{', '.join(not_run)}: not run, because without sampling its answers equal those of greedy"
+        not_run = ", ".join(reports[0].not_run)
+        if not_run:
+            yield f"{not_run}: not run, because without sampling its answers equal those of greedy"
         for report in reports:
             for reason in dict.fromkeys(report.stand_ins.values()):
                 yield f"{report.benchmark}: NOT the official figures: {reason}"
@@ -125,11 +127,16 @@ class Combined:
         """Return a row per method: each figure in percent, its interval, and the difference to the first method."""
         file = io.StringIO()
         writer = csv.writer(file, lineterminator="\n")
-        names = [_one_line(head) for head in self.heads]
-        parts = ("", " low", " high", " difference")
-        writer.writerow(["method", *(name + part for name in names for part in parts)])
+        heads = ["method"]
+        for head in self.heads:
+            name = _one_line(head)
+            heads += [name, f"{name} low", f"{name} high", f"{name} difference"]
+        writer.writerow(heads)
         for method, cells in self.methods.items():
-            writer.writerow([method, *(value for head in self.heads for value in _values(cells.get(head)))])
+            row: list[float | str] = [method]
+            for head in self.heads:
+                row += _values(cells.get(head))
+            writer.writerow(row)
         return file.getvalue()
 
     def to_latex(self) -> str:
@@ -152,9 +159,11 @@ class Combined:
 
 
 def _in_paper(row: MethodRow, figure: str, digits: str) -> str:
-    if figure not in (row.paper or {}):
+    """Return the paper's figure as text, with its mark; empty without one."""
+    if row.paper is None or figure not in row.paper:
         return ""
-    return ", ".join(filter(None, [f"{(row.paper or {})[figure]:{digits}}", row.paper_mark]))
+    text = f"{row.paper[figure]:{digits}}"
+    return f"{text}, {row.paper_mark}" if row.paper_mark else text
 
 
 def _values(cell: Cell | None) -> list[float | str]:
