@@ -110,7 +110,11 @@ def options_of_each(
         target, equals, value = text.partition("=")
         only, _, name = target.rpartition(".")
         named = [card for card in cards if only in ("", card.name)]
-        having = {card.name: option for card in named for option in card.options if equals and option.name == name}
+        having = {}
+        for card in named:
+            for option in card.options:
+                if equals and option.name == name:
+                    having[card.name] = option
         wrong = ""
         if not equals:
             wrong = "expected NAME=VALUE, such as rule=strict"

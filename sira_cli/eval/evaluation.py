@@ -41,7 +41,8 @@ EvalEvent = StageStarted | PictureEvent | Halved
 
 def with_controls(names: Sequence[str], against: str | None = None) -> list[str]:
     """Return the methods to be asked, each once, first the one that others are compared with, or the controls."""
-    return list(dict.fromkeys([*(CONTROLS if against is None else (against,)), *names]))
+    first = CONTROLS if against is None else (against,)
+    return list(dict.fromkeys([*first, *names]))
 
 
 def methods_of(preset: Preset, names: Sequence[str], against: str | None = None) -> dict[str, tuple[Preset, Method]]:
@@ -171,9 +172,11 @@ class Evaluation:
             self._asked[name] = preset, method, None
         for name, look in self.looks.items():
             self._asked[f"{name}+{look.mode}"] = (*self.methods[name], look)
-        preset, *_ = next(iter(self._asked.values()))
+        preset, _ = next(iter(self.methods.values()))
         plain = preset.generation.temperature == 0 and preset.generation.num_beams == 1
-        self.not_run = {"greedy+apc": "greedy"} if plain and {*CONTROLS} <= {*self.methods} else {}
+        self.not_run = {}
+        if plain and {*CONTROLS} <= {*self.methods}:
+            self.not_run["greedy+apc"] = "greedy"
         for name, (preset, method, verify) in self._asked.items():
             if name not in self.not_run:
                 combinations.check(preset, method, verify=None if verify is None else verify.mode, engine=self.engine)

@@ -69,7 +69,8 @@ def known_model(names: Sequence[str]) -> str:
 
 def find_model(names: Sequence[str]) -> str:
     """Return the paper's model for one of some names: a preset's name or a Hugging Face id."""
-    if model := known_model(names):
+    model = known_model(names)
+    if model:
         return model
     known = ", ".join(paper_models().values())
     raise SettingsError(f"`paper=`: the paper has no figures for {names[0] or names[1]}, only for {known} (-p)")

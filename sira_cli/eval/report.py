@@ -52,7 +52,8 @@ class ScoredPart:
     """The answers of methods to one part of a benchmark, counted by group."""
 
     def __init__(self, benchmark: Benchmark, part: Part, answers: Sequence[Answers]) -> None:
-        self.benchmark, self.part = benchmark, part
+        self.benchmark = benchmark
+        self.part = part
         self.first = answers[0].name  # the method that others are compared with
         self.labels = {method.name: label(method.name, method.settings) for method in answers}
         self.asked = benchmark.score(part, {ask.id: "" for ask in part.asks})  # as if all were answered
@@ -251,7 +252,7 @@ class EvalReport(Report):
     def _missing_in_paper(self) -> str:
         """Return the methods and the groups of which the paper has no figures, as a remark; empty if it has all."""
         groups = results()["models"].get(self.paper, {}).get(self.benchmark, {})
-        methods = {method for group in groups.values() for method in group}
+        methods = set[str]().union(*groups.values())
         in_paper = {MEAN, *groups}
         for row in self.rows:
             if row.paper:
