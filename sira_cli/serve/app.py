@@ -68,8 +68,10 @@ class Server:
         allow_urls: bool = False,
     ) -> None:
         self._limits = replace(limits, prompt=min(limits.prompt, lvlm.context or limits.prompt))
-        self._lvlm, self._batch_size = lvlm, batch_size
-        self._api_key, self._allow_urls = api_key, allow_urls
+        self._lvlm = lvlm
+        self._batch_size = batch_size
+        self._api_key = api_key
+        self._allow_urls = allow_urls
         self._reading = 0  # requests that are whole and not in the queue yet
         self._arriving = 0  # bytes of bodies that are not whole yet
         self._queue: Queue
@@ -261,7 +263,8 @@ class Server:
 
     async def _failed(self, request: Request, error: Exception) -> Response:
         """Return an error as the clients of the path expect it."""
-        path, headers = request.url.path, dict[str, str]()
+        path = request.url.path
+        headers: dict[str, str] = {}
         if isinstance(error, HTTPException):
             headers |= error.headers or {}  # of status 405: the allowed methods
             message = f"{request.method} {shortened(path)}: {error.detail}; this server has {self._paths_like(path)}"
@@ -323,25 +326,35 @@ class ChatForm:
 
     def lines(self, event: Piece | Reply | RequestError | None) -> Iterator[str]:
         """Yield the server-sent events of a stream about an event; None: its begin."""
-        parts: list[dict[str, Any]] = []
-        if isinstance(event, Reply):
-            parts = [_delta({}, finish_reason=event.finish_reason) | {"sira": event.sira}]
-            if self._chat.stream_options.get("include_usage"):
-                parts += [{"choices": [], "usage": _usage(event)}]
-        elif event is None:
-            parts = [_delta({"role": "assistant", "content": ""}, logprobs=self._logprobs([]))]
-        elif isinstance(event, Piece):
-            parts = [_delta({"reasoning_content": event.reasoning})] if event.reasoning else []
-            if event.text or event.logprobs:
-                parts += [_delta({"content": event.text}, logprobs=self._logprobs(event.logprobs))]
-        chunks = [self._common | {"object": "chat.completion.chunk"} | part for part in parts]
-        for chunk in [event.to_json()] if isinstance(event, RequestError) else chunks:
-            yield f"data: {json.dumps(chunk, ensure_ascii=False)}\n\n"
+        if isinstance(event, RequestError):
+            yield _sent(event.to_json())
+        else:
+            for part in self._parts(event):
+                yield _sent(self._common | {"object": "chat.completion.chunk"} | part)
         if isinstance(event, Reply | RequestError):
             yield "data: [DONE]\n\n"
 
+    def _parts(self, event: Piece | Reply | None) -> Iterator[dict[str, Any]]:
+        """Yield the keys of each chunk about an event."""
+        if event is None:
+            yield _delta({"role": "assistant", "content": ""}, logprobs=self._logprobs([]))
+        elif isinstance(event, Reply):
+            yield _delta({}, finish_reason=event.finish_reason) | {"sira": event.sira}
+            if self._chat.stream_options.get("include_usage"):
+                yield {"choices": [], "usage": _usage(event)}
+        else:
+            if event.reasoning:
+                yield _delta({"reasoning_content": event.reasoning})
+            if event.text or event.logprobs:
+                yield _delta({"content": event.text}, logprobs=self._logprobs(event.logprobs))
+
     def _logprobs(self, logprobs: list[Logprob]) -> dict[str, Any] | None:
         return {"content": logprobs, "refusal": None} if self._chat.logprobs else None
+
+
+def _sent(content: dict[str, Any]) -> str:
+    """Return a server-sent event."""
+    return f"data: {json.dumps(content, ensure_ascii=False)}\n\n"
 
 
 def _delta(delta: dict[str, Any], **more: Any) -> dict[str, Any]:
@@ -349,7 +362,10 @@ def _delta(delta: dict[str, Any], **more: Any) -> dict[str, Any]:
 
 
 def _usage(reply: Reply) -> dict[str, Any]:
-    prompt, new = reply.answer.prompt_tokens, reply.answer.output_tokens
-    details = {"reasoning_tokens": reply.answer.reasoning_tokens}
-    counts = {"prompt_tokens": prompt, "completion_tokens": new, "total_tokens": prompt + new}
-    return {**counts, "completion_tokens_details": details}
+    answer = reply.answer
+    return {
+        "prompt_tokens": answer.prompt_tokens,
+        "completion_tokens": answer.output_tokens,
+        "total_tokens": answer.prompt_tokens + answer.output_tokens,
+        "completion_tokens_details": {"reasoning_tokens": answer.reasoning_tokens},
+    }

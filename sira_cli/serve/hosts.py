@@ -23,7 +23,8 @@ _HOST = re.compile(r"(?:\[(?P<address>[0-9a-f:.]+)\]|(?P<name>[a-z0-9._-]+))(?::
 
 def is_local(host: str) -> bool:
     """Return whether a `Host` header, with or without a port, names this machine or one of its private network."""
-    if (parts := _HOST.fullmatch(host.lower())) is None:
+    parts = _HOST.fullmatch(host.lower())
+    if parts is None:
         return False
     name = parts["address"] or parts["name"]
     try:
@@ -37,7 +38,8 @@ class LocalHosts:
     """A middleware that refuses requests under names of other machines, by the server's own errors."""
 
     def __init__(self, app: ASGIApp, refusal: Callable[[Request, Exception], Awaitable[Response]]) -> None:
-        self._app, self._refusal = app, refusal
+        self._app = app
+        self._refusal = refusal
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Pass a request on, or answer it with status 400."""

@@ -225,8 +225,10 @@ class Job:
 
     def begin(self, lvlm: LoadedModel) -> None:
         """Begin the text; another time if a batch has failed, but for what is sent."""
-        self._lvlm, self._parsing = lvlm, lvlm.parser.begin()
-        self._tokens = self._retracted = 0
+        self._lvlm = lvlm
+        self._parsing = lvlm.parser.begin()
+        self._tokens = 0
+        self._retracted = 0
         self._logprobs: list[Logprob] = []
         self._stopped: int | None = None  # characters before the string that ended the text
         self._ended = False

@@ -18,7 +18,7 @@ from pydantic import BeforeValidator, Field, PrivateAttr
 from sira_cli.run.lvlm import Lvlm
 from sira_cli.run.records import hash_of
 from sira_cli.serve.jobs import Logprob, Piece, Reply
-from sira_cli.serve.protocol import ChatRequest, Options, RequestError, for_clients, shortened
+from sira_cli.serve.protocol import NO_PICTURE, ChatRequest, Options, RequestError, for_clients, shortened
 
 PATH = "/api/"  # of Ollama's protocol
 VERSION = "0.12.11"  # whose requests are understood: the first with `logprobs`
@@ -27,7 +27,6 @@ LEVELS = {"float32": "F32", "bfloat16": "BF16", "float16": "F16"}
 OPTIONS = {name: name for name in ("temperature", "top_p", "top_k", "min_p", "seed", "stop", "presence_penalty")}
 OPTIONS |= {"frequency_penalty": "frequency_penalty", "repetition_penalty": "repeat_penalty"}
 OPTIONS |= {"max_tokens": "num_predict"}
-NO_PICTURE = "messages: expected a part of type image_url in a message of the user"  # as `ChatRequest.pictures` says it
 # The beginnings of a chat's errors, and what they are here.
 CHAT_KEYS = {
     NO_PICTURE: "messages: expected images of the user",

@@ -30,7 +30,8 @@ class Openers:
     """Requests on their way to `ready`, which is called in a thread with each whose pictures are decoded."""
 
     def __init__(self, limits: Limits, ready: Callable[[Job], None]) -> None:
-        self._limits, self._ready = limits, ready
+        self._limits = limits
+        self._ready = ready
         self._arrived: deque[Job] = deque()
         self._opening: list[Job] = []
         self._idle: list[Decoder] = []  # the last one is used first, so that few processes are started

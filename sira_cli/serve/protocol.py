@@ -51,6 +51,7 @@ _UNKNOWN = "not supported by this server; leave it out"
 _DECODED = (
     'is about a text as it is decoded, and verify: "guide" decodes parts again; leave it out, or take verify: "flag"'
 )
+NO_PICTURE = "messages: expected a part of type image_url in a message of the user"
 _JOINED = {"anyOf", "oneOf", "$ref", "if", "patternProperties", "unevaluatedProperties"}
 
 
@@ -59,7 +60,9 @@ class RequestError(SiraError):
 
     def __init__(self, message: str, status: int = 400, *, param: str = "", code: str = "invalid_value") -> None:
         super().__init__(message)
-        self.status, self.param, self.code = status, param, code
+        self.status = status
+        self.param = param
+        self.code = code
 
     def to_json(self) -> dict[str, Any]:
         """Return the error in the form that OpenAI's clients expect."""
@@ -73,7 +76,8 @@ def for_clients(message: str) -> str:
     """Replace the library's parameters in a message, `name=`, by keys of a request or options of `sira serve`."""
 
     def key_or_option(match: re.Match[str]) -> str:
-        if (name := match[1]) == "schema":
+        name = match[1]
+        if name == "schema":
             return "response_format"
         if name in SiraOptions.model_fields or any(name in method.all_settings() for method in METHODS.values()):
             return f"sira.{name}"
@@ -120,7 +124,8 @@ class Options(BaseModel):
         except ValidationError as error:
             first = error.errors(include_url=False, include_input=False)[0]
             parts = (f"[{part}]" if isinstance(part, int) else f".{part}" for part in first["loc"])
-            place, reason = "".join(parts).removeprefix("."), first["msg"]
+            place = "".join(parts).removeprefix(".")
+            reason = first["msg"]
             for pattern, words in _REASONS.items():
                 reason = re.sub(pattern, words, reason)
             message = f"{place}: {reason}" if place else f"the body is no JSON object: {reason}"
@@ -209,8 +214,9 @@ class ResponseFormat(BaseModel):
     @model_validator(mode="before")
     @classmethod
     def _with_schema_inside(cls, given: Any) -> Any:
-        flat = isinstance(given, dict) and given.get("schema") is not None
-        return {**given, "json_schema": {"schema": given["schema"]}} if flat else given
+        if isinstance(given, dict) and given.get("schema") is not None:
+            return given | {"json_schema": {"schema": given["schema"]}}
+        return given
 
     @model_validator(mode="after")
     def _with_schema(self) -> Self:
@@ -223,7 +229,8 @@ class ResponseFormat(BaseModel):
         if self.type == "text":
             return None
         given = {"type": "object"} if self.json_schema is None else closed(self.json_schema.given)
-        if (length := len(json.dumps(given))) > LONGEST_SCHEMA:
+        length = len(json.dumps(given))
+        if length > LONGEST_SCHEMA:
             raise SettingsError(f"`schema=`: has {length:,} characters; this server takes {LONGEST_SCHEMA:,}")
         return Schema.of(given)
 
@@ -250,9 +257,12 @@ def _parts(schema: Any) -> Iterator[dict[str, Any]]:
     inside = [schema.get("items")]
     for name in ("properties", "$defs", "definitions", "anyOf", "oneOf", "prefixItems"):
         named = schema.get(name)
-        inside += named.values() if isinstance(named, dict) else named if isinstance(named, list) else ()
-    for each in inside:
-        yield from _parts(each)
+        if isinstance(named, dict):
+            inside += named.values()
+        elif isinstance(named, list):
+            inside += named
+    for part in inside:
+        yield from _parts(part)
 
 
 class ChatRequest(Options):
@@ -285,23 +295,29 @@ class ChatRequest(Options):
         """Take the schema of `guided_json` or `structured_outputs`, and whether to reason of `chat_template_kwargs`."""
         if not isinstance(given, dict):
             return given
-        template, sira = given.get("chat_template_kwargs"), given.get("sira") or {}
+        template = given.get("chat_template_kwargs")
+        sira = given.get("sira") or {}
         if isinstance(template, dict) and isinstance(sira, dict) and sira.get("think") is None:
             think = template.get("enable_thinking")
-            given = {**given, "sira": {**sira, "think": template.get("thinking") if think is None else think}}
+            if think is None:
+                think = template.get("thinking")
+            given = given | {"sira": sira | {"think": think}}
         outputs = given.get("structured_outputs")
         schema = outputs.get("json") if isinstance(outputs, dict) else given.get("guided_json")
         if isinstance(schema, str):
             with suppress(ValueError):
                 schema = from_json(schema)
-        form = {"response_format": {"type": "json_schema", "json_schema": {"schema": schema}}}
-        return given if schema is None or given.get("response_format") else {**given, **form}
+        if schema is None or given.get("response_format"):
+            return given
+        return given | {"response_format": {"type": "json_schema", "json_schema": {"schema": schema}}}
 
     @model_validator(mode="after")
     def _supported(self) -> Self:
         """Refuse what this server does not do."""
-        sira, more = self.sira, self.model_extra or {}
-        guides, calibrated = sira.verify == "guide", "calibration" in sira.settings
+        sira = self.sira
+        more = self.model_extra or {}
+        guides = sira.verify == "guide"
+        calibrated = "calibration" in sira.settings
         threshold_alone = sira.verify is None and sira.min_support is not None
         outputs = more.get("structured_outputs")
         others = outputs and not (isinstance(outputs, dict) and {name for name in outputs if outputs[name]} == {"json"})
@@ -334,11 +350,13 @@ class ChatRequest(Options):
 
     def pictures(self) -> list[str]:
         """Return the locations of the pictures, in order."""
-        found = [(message.role, url) for message in self.messages for part in message.content if (url := part.url)]
-        wrong = next((f"got one in a message of role {role}" for role, _ in found if role != "user"), "")
-        if not found:
-            wrong = "got none. SIRA is about what a picture supports: a request without one has no answer"
-        if wrong:
-            expected = "messages: expected a part of type image_url in a message of the user"
-            raise RequestError(f"{expected}; {wrong}", param="messages")
-        return [url for _, url in found]
+        urls = []
+        for message in self.messages:
+            inside = [part.url for part in message.content if part.url]
+            if inside and message.role != "user":
+                raise RequestError(f"{NO_PICTURE}; got one in a message of role {message.role}", param="messages")
+            urls += inside
+        if not urls:
+            why = "SIRA is about what a picture supports: a request without one has no answer"
+            raise RequestError(f"{NO_PICTURE}; got none. {why}", param="messages")
+        return urls

@@ -26,7 +26,10 @@ class Queue:
     """A loaded model and the requests that wait for it; `on_batch` is called with the size of each batch."""
 
     def __init__(self, lvlm: Lvlm, batch_size: int, limits: Limits, on_batch: Callable[[int], None]) -> None:
-        self._lvlm, self._batch_size, self._limits, self._on_batch = lvlm, batch_size, limits, on_batch
+        self._lvlm = lvlm
+        self._batch_size = batch_size
+        self._limits = limits
+        self._on_batch = on_batch
         self._prepared: Cache[tuple[Lvlm, ChatTask]] = Cache(PREPARED)
         self._waiting: list[Job] = []  # their pictures are open
         self._changed = threading.Condition()
@@ -122,7 +125,8 @@ class Queue:
             lvlm, task = self._prepared.get(batch[0].key, prepared)  # a task's second look is made once
             runner = Runner(lvlm, task, len(batch))
             with lvlm.model.register_forward_pre_hook(check_wanted):
-                for part in [batch] if lvlm.batches else [[job] for job in batch]:
+                parts = [batch] if lvlm.batches else [[job] for job in batch]
+                for part in parts:
                     runner.work([ChatItem.of(job) for job in part])
         except Exception as error:  # no text has begun
             for job in batch:

@@ -28,13 +28,14 @@ POLICY = (
 
 def add_page(app: FastAPI) -> None:
     """Serve the page at `/`, for any model and without a key."""
-    page, style, script = (
-        (Path(__file__).parent / name).read_text(encoding="utf-8") for name in ("page.html", "style.css", "script.js")
-    )
+
+    def text_of(name: str) -> str:
+        return (Path(__file__).parent / name).read_text(encoding="utf-8")
+
     files = {
-        "/": (page, "text/html", {"Content-Security-Policy": POLICY}),
-        "/page/style.css": (STYLE + style, "text/css", {}),
-        "/page/script.js": (script, "text/javascript", {}),
+        "/": (text_of("page.html"), "text/html", {"Content-Security-Policy": POLICY}),
+        "/page/style.css": (STYLE + text_of("style.css"), "text/css", {}),
+        "/page/script.js": (text_of("script.js"), "text/javascript", {}),
         "/page/element.js": (f"{ELEMENT}\nexport {{ element }};\n", "text/javascript", {}),
     }
 
@@ -48,10 +49,14 @@ def add_page(app: FastAPI) -> None:
 
 def page_settings(lvlm: Lvlm) -> dict[str, Any]:
     """Return the model's name, the methods to show side by side, and which words to doubt (`look.claims`)."""
-    methods = map(lvlm.preset.method, dict.fromkeys(["sira" if lvlm.method == "greedy" else lvlm.method, "greedy"]))
+    first = "sira" if lvlm.method == "greedy" else lvlm.method
+    methods = []
+    for name in (first, "greedy"):
+        method = lvlm.preset.method(name)
+        methods.append({"name": method.name, "scores_words": Ability.TRACES in method.abilities})
     return {
         "model": lvlm.preset.name or lvlm.preset.model,
-        "methods": [{"name": each.name, "scores_words": Ability.TRACES in each.abilities} for each in methods],
+        "methods": methods,
         "doubted": DOUBTED,
         "steps": STEPS,
         "function_words": sorted(function_words()),
