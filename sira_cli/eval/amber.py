@@ -235,8 +235,7 @@ class Amber(Benchmark):
 
     def figures(self, group: str, total: Mapping[str, float], *, smooth: bool = False) -> dict[str, float]:
         """Return the script's figures, rounded as it rounds, in percent; also `words`, `yes` and `neither`."""
-        # plain floats: numpy's round differently; missing counts are 0
-        counts = defaultdict(float, {name: float(count) for name, count in total.items()})
+        counts = defaultdict(float, total)  # missing counts are 0
 
         def rounded(percent: float) -> float:
             return percent if smooth else round(percent, 1)

@@ -371,9 +371,14 @@ def holds_splits(path: Path) -> bool:
     """Return whether a file of lmms-eval answers several files of questions."""
     if SAMPLE not in next(rows_in(path), ("", {}))[1]:
         return False
-    rows = [row for _, row in read_answer_rows(path)]
-    ids = [row["question_id"] for row in rows if "question_id" in row]
-    return len({*ids}) < len(ids) or len({row["category"] for row in rows if "category" in row}) > 1
+    rows = list(read_answer_rows(path))
+    ids = [row["question_id"] for _, row in rows if "question_id" in row]
+    return len({*ids}) < len(ids) or _has_categories(rows)
+
+
+def _has_categories(rows: Sequence[Row]) -> bool:
+    """Return whether samples are of several categories."""
+    return len({row["category"] for _, row in rows if "category" in row}) > 1
 
 
 def of_split(rows: Sequence[Row], split: str, is_about: Mapping[str, Callable[[str], bool]]) -> list[Row]:
@@ -384,7 +389,7 @@ def of_split(rows: Sequence[Row], split: str, is_about: Mapping[str, Callable[[s
         split: its name, of which one word may be a category.
         is_about: by the question's id, whether a prompt asks it.
     """
-    if len({row["category"] for _, row in rows if "category" in row}) > 1:
+    if _has_categories(rows):
         return [placed for placed in rows if placed[1].get("category") in split.split()]
     blocks: list[dict[str, Row]] = [{}]
     for where, row in rows:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import csv
 import io
-import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
@@ -19,7 +18,9 @@ MAIN = {
     "amber": {"CHAIR": "AMBER\nCHAIR"},
     "pope": {"accuracy": "POPE\naccuracy", "F1": "POPE\nF1"},
 }
-_LATEX = {"\\": r"\textbackslash{}", "±": r"$\pm$", "≈": r"$\approx$"} | {sign: f"\\{sign}" for sign in "&%$#_{}"}
+_LATEX = str.maketrans(
+    {"\\": r"\textbackslash{}", "±": r"$\pm$", "≈": r"$\approx$"} | {sign: f"\\{sign}" for sign in "&%$#_{}"}
+)
 
 
 @dataclass(frozen=True)
@@ -108,8 +109,11 @@ class Combined:
     def legend(self) -> Iterator[str]:
         """Yield the lines below the table."""
         reports = self.reports
-        pictures = {report.benchmark: max((row.pictures for row in report.rows), default=0) for report in reports}
-        yield f"pictures: {', '.join(f'{count:,} ({name})' for name, count in pictures.items())}"
+        pictures = []
+        for report in reports:
+            count = max((row.pictures for row in report.rows), default=0)
+            pictures.append(f"{count:,} ({report.benchmark})")
+        yield f"pictures: {', '.join(pictures)}"
         yield "in percent, ± half a 95 % interval over pictures; all other figures: --json"
         first = next(iter(self.methods), "")
         yield f"- {first}: difference on the same pictures; ≈: no difference shown, its interval holds 0"
@@ -181,4 +185,4 @@ def _one_line(head: str) -> str:
 
 def _escaped(text: str) -> str:
     """Return a text in LaTeX."""
-    return re.sub(r"[\\±≈&%$#_{}]", lambda sign: _LATEX[sign[0]], text.strip())
+    return text.strip().translate(_LATEX)

@@ -113,13 +113,11 @@ class Pope(Benchmark):
         files = [Path(path) for path in paths]
         self._paths = dict(zip(split_names(files), files, strict=True))
         self._everything = {split: read_questions(path) for split, path in self._paths.items()}  # answers may have all
-        self._questions: dict[str, list[PopeQuestion]] = {}
         # The questions of each group of figures, with its labels, and the split whose answers it takes.
         self._groups: dict[str, tuple[str, list[PopeQuestion]]] = {}
         asks = []
         for split, everything in self._everything.items():
             questions = everything[:limit]
-            self._questions[split] = questions
             self._groups[split] = split, questions
             for question in questions:
                 unit = f"{question.image}: {question.text}"
@@ -141,7 +139,7 @@ class Pope(Benchmark):
 
     def means(self, part: Part) -> dict[str, tuple[str, ...]]:
         """Return the means over POPE's splits, and over RePOPE's."""
-        splits = tuple(self._questions)
+        splits = tuple(self._paths)
         return {MEAN: splits, _group(MEAN): tuple(group for group in part.groups if group not in splits)}
 
     def figures(self, group: str, total: Mapping[str, float], *, smooth: bool = False) -> dict[str, float]:
@@ -183,7 +181,7 @@ class Pope(Benchmark):
     def _read_split(self, split: str, path: Path, whole: bool) -> dict[str, str]:
         """Read the answers to a split's questions from a file, or from the samples of all splits."""
         everything = self._everything[split]
-        asked = self._questions[split]
+        _, asked = self._groups[split]
         by_number = {question.number: question for question in everything}
         texts: dict[int, str] = {}
         where = str(path)

@@ -58,11 +58,10 @@ class Expected:
 def expected(model: str, benchmark: str, group: str, figures: Mapping[str, Figure]) -> list[Expected]:
     """Return those figures of greedy decoding that others publish for a model, by its preset's name."""
     every = published()["models"].get(model, {}).get(benchmark, {}).get(group, ())
-    rows = [row for row in every if LEFT_OUT not in row]
     remark = published()["remarks"].get(benchmark, {}).get(group, "")
     found = []
     for name, figure in figures.items():
-        having = [row for row in rows if name in row]
+        having = [row for row in every if name in row and LEFT_OUT not in row]
         if not having:
             continue
         values = [row[name] for row in having]

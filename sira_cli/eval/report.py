@@ -292,8 +292,10 @@ class EvalReport(Report):
 
 def _model_of(answers: Sequence[Answers]) -> str:
     """Return the paper's model that the records of greedy decoding name; empty: another, or none."""
-    named = next((one.settings for one in answers if one.name == GREEDY), {})
-    return known_model([str(named.get(key)) for key in ("preset", "model")])
+    for method in answers:
+        if method.name == GREEDY:
+            return known_model([str(method.settings.get("preset")), str(method.settings.get("model"))])
+    return ""
 
 
 def label(name: str, settings: Mapping[str, Any]) -> str:
