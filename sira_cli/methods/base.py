@@ -172,13 +172,10 @@ class Method:
     def with_values(self, /, **values: Any) -> Self:
         """Return the same method with values of its own settings replaced; None is a value like any other."""
         for name in values:
-            self._check_known(name, self.own_settings())
+            if name not in self.own_settings():
+                has = ", ".join(self.all_settings()) or "none"
+                raise SettingsError(f"method {self.name!r} has no setting {name!r} (its settings: {has})")
         return replace(self, **values)
-
-    def _check_known(self, name: str, known: Mapping[str, Any]) -> None:
-        if name not in known:
-            has = ", ".join(self.all_settings()) or "none"
-            raise SettingsError(f"method {self.name!r} has no setting {name!r} (its settings: {has})")
 
     def for_task(self, task: str) -> Method:
         """Return the same method with its settings for `caption` or `ask`."""

@@ -19,7 +19,8 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 MASS = "image_mass"  # tensor of a calibration: float32 [L, H], mean attention on image tokens of each head
-THRESHOLD, HEADS = 2.5, 32  # z-score of an image head, for as many heads per layer as LLaVA-1.5-7B has
+THRESHOLD = 2.5  # z-score of an image head
+HEADS = 32  # per layer, as LLaVA-1.5-7B has, for which the threshold is
 
 
 @dataclass(frozen=True)

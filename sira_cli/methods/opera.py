@@ -52,7 +52,8 @@ class Opera(Method):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if (rows := self.beams * self.candidates) > MOST_ROWS:
+        rows = self.beams * self.candidates
+        if rows > MOST_ROWS:
             raise SettingsError(
                 f"beams times candidates of method {self.name} must be {MOST_ROWS} or less; got {self.beams} x "
                 f"{self.candidates} = {rows}"

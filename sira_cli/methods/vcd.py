@@ -131,9 +131,11 @@ def _pictures(inputs: Inputs, pixels: Tensor, image_tokens: list[int], count: in
     elif pixels.ndim == 3:  # [pictures or their tiles, patches, values], padded at the end
         mask = inputs.get("pixel_attention_mask")
         valid = (inputs["image_position_ids"] >= 0).all(dim=-1) if mask is None else mask.bool()  # [rows, patches]
-        per_token, row = int(valid.sum()) // sum(image_tokens), 0
+        per_token = int(valid.sum()) // sum(image_tokens)
+        row = 0
         for tokens in image_tokens:
-            parts, left = [], tokens * per_token
+            parts = []
+            left = tokens * per_token
             while left > 0:
                 parts.append((row, valid[row]))
                 left -= int(valid[row].sum())
