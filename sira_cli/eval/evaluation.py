@@ -45,9 +45,9 @@ def with_controls(names: Sequence[str], against: str | None = None) -> list[str]
     return list(dict.fromkeys([*first, *names]))
 
 
-def methods_of(preset: Preset, names: Sequence[str], against: str | None = None) -> dict[str, tuple[Preset, Method]]:
-    """Return methods with the preset's settings for them, in the order of `with_controls`."""
-    return {name: (preset, preset.method(name)) for name in with_controls(names, against)}
+def methods_of(preset: Preset, names: Sequence[str]) -> dict[str, tuple[Preset, Method]]:
+    """Return methods with the preset's settings for them, after the controls."""
+    return {name: (preset, preset.method(name)) for name in with_controls(names)}
 
 
 def picture_names(benchmark: Benchmark) -> list[str]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -71,12 +71,6 @@ def expected(model: str, benchmark: str, group: str, figures: Mapping[str, Figur
         sources = tuple(row[SOURCE] for row in having)
         found.append(Expected(group, name, figure.value, low, high, verdict, sources, remark))
     return found
-
-
-def as_lines(found: Sequence[Expected], digits: Callable[[str], str]) -> list[str]:
-    """Return a line for each figure, and the remarks; `digits` gives a figure's format, such as `.1f`."""
-    remarks = dict.fromkeys(f"{each.group}: {each.remark}" for each in found if each.remark)
-    return [each.line(digits(each.figure)) for each in found] + list(remarks)
 
 
 def _verdict(figure: Figure, low: float, high: float) -> Verdict:

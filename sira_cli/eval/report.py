@@ -16,7 +16,7 @@ from typing import Any
 from sira_cli.eval.answers import Answers, FailedAnswer
 from sira_cli.eval.benchmark import MEAN, Benchmark, Part
 from sira_cli.eval.paper import decimals, known_model, printed, results
-from sira_cli.eval.published import Expected, as_lines, expected
+from sira_cli.eval.published import Expected, expected
 from sira_cli.eval.statistics import Counts, Figure, McNemarTest, MethodFigures, Tally, common, compare_pairs
 from sira_cli.run.reports import Report, Table
 
@@ -268,8 +268,13 @@ class EvalReport(Report):
         return remark
 
     def expectations(self) -> list[str]:
-        """Return a line for each figure of greedy decoding that others publish for the model."""
-        return as_lines(self.expected, self.digits)
+        """Return a line for each figure of greedy decoding that others publish for the model, and the remarks."""
+        lines = [expectation.line(self.digits(expectation.figure)) for expectation in self.expected]
+        for expectation in self.expected:
+            remark = f"{expectation.group}: {expectation.remark}"
+            if expectation.remark and remark not in lines:
+                lines.append(remark)
+        return lines
 
     def marks(self) -> list[str]:
         """Return the explanations of the marks in labels and the paper's rows."""
