@@ -122,7 +122,9 @@ class Chair(Benchmark):
 
     def stand_ins(self) -> dict[str, str]:
         """Return the replacement of missing NLTK data."""
-        return {} if self._language.official else {part.name: "words without NLTK's data" for part in self.parts}
+        if self._language.official:
+            return {}
+        return {part.name: "words without NLTK's data" for part in self.parts}
 
     def facts(self) -> dict[str, Any]:
         """Return the rule, the language with its versions, the annotation files, and the sample of images, if drawn."""

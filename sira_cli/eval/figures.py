@@ -32,7 +32,7 @@ CLAUSE = 4  # words of a clause that a sound text does not repeat
 # POPE (Li et al. 2023): how an answer becomes yes or no.
 
 
-def official(answer: str, expected: bool = True) -> bool:
+def official(answer: str, expected: bool) -> bool:
     """Read an answer as evaluate.py of POPE does: yes, unless the first sentence has the word No, not or no."""
     first = answer.split(".")[0].replace(",", "")
     return {"No", "not", "no"}.isdisjoint(first.split(" "))
@@ -44,7 +44,7 @@ def vcd(answer: str, expected: bool) -> bool:
     return "yes" in lower if expected else "no" not in lower
 
 
-def opera(answer: str, expected: bool = True) -> bool:
+def opera(answer: str, expected: bool) -> bool:
     """Read an answer as pope_eval.py of OPERA does: no, if any word is No, not, no, NO or ends in n't."""
     for word in answer.replace(".", "").replace(",", "").split(" "):
         if word in ("No", "not", "no", "NO") or word.endswith("n't"):
@@ -60,7 +60,7 @@ def strict(answer: str, expected: bool = True) -> bool | None:
     return {"yes": True, "no": False}.get(word[0].lower())
 
 
-def repope(answer: str, expected: bool = True) -> bool | None:
+def repope(answer: str, expected: bool) -> bool | None:
     """Read an answer as compute_answer of RePOPE: yes if it contains yes, else no if it contains no, else None."""
     lower = answer.lower()
     if "yes" in lower:

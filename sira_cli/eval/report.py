@@ -97,8 +97,11 @@ class ScoredPart:
     def _row(self, group: str, method: str, paper: str) -> MethodRow:
         figures = self.figures[group]
         groups = self.means.get(group, (group,))
-        asked = sum(len(self.asked[each].right) for each in groups)
-        answered = sum(len(self.counted[each][method].right) for each in groups)
+        asked = 0
+        answered = 0
+        for name in groups:
+            asked += len(self.asked[name].right)
+            answered += len(self.counted[name][method].right)
         return MethodRow(
             part=self.part.name,
             group=group,

@@ -339,10 +339,12 @@ def compare_pairs(group: str, tallies: Mapping[str, Tally], names: Iterable[str]
     """Compare all pairs of the named methods, which have answered the same asks."""
     tests = []
     for first, second in itertools.combinations(names, 2):
-        one = tallies[first].right
-        other = tallies[second].right
-        only_first = sum(one[ask] and not other[ask] for ask in one)
-        only_second = sum(other[ask] and not one[ask] for ask in one)
+        only_first = 0
+        only_second = 0
+        for ask, right in tallies[first].right.items():
+            other = tallies[second].right[ask]
+            only_first += right and not other
+            only_second += other and not right
         tests.append(McNemarTest(group, first, second, only_first, only_second, mcnemar(only_first, only_second)))
     return tests
 
