@@ -64,6 +64,21 @@ def test_the_interval_of_a_mean_is_students(words):
     assert [found["words"].low, found["words"].high] == pytest.approx([*expected], rel=1e-3)
 
 
+def test_a_picture_moves_a_mean_by_a_share_of_each_of_its_groups():
+    """Of two groups, by half; its place among all pictures is another than in a group."""
+    groups = []
+    for words in ({"a": 3, "c": 8, "d": 5}, {"b": 1, "c": 4}):
+        tally = Tally({picture: {"words": count, "texts": 1} for picture, count in words.items()})
+        groups.append(MethodFigures.of({"one": tally}, lambda total: {"words": total["words"] / total["texts"]}))
+    moved = dict.fromkeys("abcd", 0.0)
+    for group in groups:
+        for picture, influence in zip(group.pictures, group.estimates["one"]["words"].influence, strict=True):
+            moved[picture] += influence / 2
+    mean = MethodFigures.mean(groups).estimates["one"]["words"]
+    assert mean.value == (16 / 3 + 5 / 2) / 2
+    assert mean.influence == pytest.approx([*moved.values()])
+
+
 def pope_row(**counts: int) -> dict[str, float]:
     return dict.fromkeys(("TP", "FP", "TN", "FN", "unanswered yes", "unanswered no", "neither", "words"), 0) | counts
 
