@@ -129,8 +129,8 @@ class GuidedCaptions:
                 supported.add(words.group(claim.thing))
         guide = Guide(self._rules, frozenset(supported), frozenset(claim.thing for claim in doubted))
         draft = texts[0]
-        begun = draft[: guide.agrees(draft)]
-        if begun == draft and guide.first(guide.text(draft), ended=True) is not None:
+        begun = draft[: guide.allowed_length(draft)]
+        if begun == draft and guide.first_forbidden(guide.text(draft), ended=True) is not None:
             begun = draft[:-1]  # a name of several tokens
         return _Caption(guide, draft, begun, plain[0], claims, doubted)
 
@@ -143,11 +143,11 @@ class GuidedCaptions:
         check = look.check(finished.text)
         named = {claim.thing for claim in check.objects}
         drafted = words.things(caption.text)
-        heads = {thing.group for thing in drafted}
+        groups = {thing.group for thing in drafted}
         answer = replace(
             check.added_to(finished, settings),
             candidates=without_places(sorted(caption.claims, key=lambda claim: -claim.support)),
-            added=sorted(name for name in named if words.group(name) not in heads),
+            added=sorted(name for name in named if words.group(name) not in groups),
             forbidden=sorted(claim.thing for claim in caption.doubted),
         )
         if finished.text == draft:

@@ -11,7 +11,8 @@ import torch
 from torch import Tensor
 from transformers import LogitsProcessor, StoppingCriteria
 
-from sira_cli.look.guide import Choice, Guide
+from sira_cli.look.guide import Guide
+from sira_cli.look.reading import Choice
 from sira_cli.models.sampling import uncut, without
 
 PLAUSIBLE = 0.05  # share of the likeliest token's probability below which the model would not have picked a token
@@ -69,16 +70,16 @@ class GuideMask(LogitsProcessor):
         before, z = uncut(scores)  # [B, V], the method's scores before its cut-off, and the full stream's logits
         full = z.float().softmax(dim=-1)  # [B, V]
         ruled_out = torch.zeros(scores.shape, dtype=torch.bool)
-        inside = torch.zeros_like(ruled_out)  # where a sentence has to begin: tokens that cannot begin one
+        within = torch.zeros_like(ruled_out)  # where a sentence has to begin: tokens that cannot begin one
         for row in rows:
             ruled_out[row.number, [*row.choice.ruled_out, *row.banned]] = True
             if row.choice.between:
                 row.would_end = float(full[row.number, row.guide.rules.ends].sum()) > ENDS
-            if row.would_end and row.choice.inside:
-                inside[row.number, row.choice.inside] = True
-                row.guide.hold(row.guide.text(row.tokens))
+            if row.would_end and row.choice.within_sentences:
+                within[row.number, row.choice.within_sentences] = True
+                row.guide.hold_end(row.guide.text(row.tokens))
         ruled_out = ruled_out.to(scores.device)
-        left = without(scores, ruled_out | inside.to(scores.device))
+        left = without(scores, ruled_out | within.to(scores.device))
         rest = z.float().masked_fill(ruled_out, -torch.inf).softmax(dim=-1)  # [B, V], of the tokens that are left
         for row in rows:
             number = row.number
@@ -119,18 +120,18 @@ def _outlook(left: Tensor, full: Tensor, rest: Tensor) -> _Outlook:
 
 
 def _decided(row: _Row, outlook: _Outlook) -> Sequence[int] | None:
-    """Return the only tokens of which one may come next; None: any that is left. A text that is stuck is stopped."""
+    """Return the only tokens of which one may come next; None: any that is left. A text that is stuck is cut."""
     choice = row.choice
-    names_object = choice.introduces and outlook.token in choice.names
+    names_object = choice.introduces and outlook.token in choice.wanted
     stuck = outlook.implausible and not names_object
     # The full stream would name a supported object here, and the contrast picks another word.
-    drawn_away = choice.introduces and not names_object and outlook.preferred in choice.names
-    if choice.names and (choice.only or drawn_away or (stuck and choice.only_if_stuck)):
-        return choice.names
+    drawn_away = choice.introduces and not names_object and outlook.preferred in choice.wanted
+    if choice.wanted and (choice.only or drawn_away or (stuck and choice.only_if_stuck)):
+        return choice.wanted
     if (row.would_end and outlook.unclear) or (stuck and choice.between and row.banned):
         return row.guide.rules.ends
     if stuck and (choice.introduces or row.banned):
-        row.guide.stop(row.guide.text(row.tokens), choice)
+        row.guide.cut_back(row.guide.text(row.tokens), choice)
     return None
 
 
@@ -161,7 +162,7 @@ class Watch(StoppingCriteria):
             if number in self.lengths:
                 continue
             tokens = texts[number]
-            if guide is None or guide.stops(guide.text(tokens)):
+            if guide is None or guide.must_be_cut(guide.text(tokens)):
                 self.lengths[number] = len(tokens)
         ended = [number in self.lengths for number in range(len(input_ids))]
         return torch.tensor(ended, device=input_ids.device)

@@ -1,7 +1,7 @@
 """The tokens that name an object by themselves, and those of them that may come next at a place in a text.
 
 There is a | dog     " dog" and "Dog" name the dog, " dogs" too: but not after "a"
-There is a | gir     a name of several tokens, " gir" + "affe", is found in the text (`Guide.first`), not here
+There is a | gir     a name of several tokens, " gir" + "affe", is found in the text (`Guide.first_forbidden`), not here
 There is a | hot     " hot" begins the compound "hot dog", and may come next wherever a hot dog may
 """
 
@@ -111,12 +111,13 @@ class NameTokens:
 
     Attributes:
         articles: tokens of `a` and `an` inside a sentence.
-        inside: tokens that cannot begin a sentence, in texts whose sentences begin in lower case (True), and in others.
+        within_sentences: tokens that cannot begin a sentence, in texts whose sentences begin in lower case (True), and
+            in others.
     """
 
     def __init__(self, vocabulary: Vocabulary, words: WordList) -> None:
         self.articles: dict[str, list[int]] = {"a": [], "an": []}
-        self.inside: dict[bool, list[int]] = {True: [], False: []}
+        self.within_sentences: dict[bool, list[int]] = {True: [], False: []}
         self._words = words
         self._compounds: dict[str, set[str]] = {}  # by their first word
         self._unfinished: set[str] = set()  # compounds without their last word
@@ -132,9 +133,9 @@ class NameTokens:
 
     def _sort_in(self, token: int, text: str) -> None:
         """Note what a token can be."""
-        for lower, inside in self.inside.items():
+        for lower, tokens in self.within_sentences.items():
             if not begins_sentence(text, lower=lower):
-                inside.append(token)
+                tokens.append(token)
         match = _WORD.fullmatch(text)
         if match is None:
             return
@@ -155,7 +156,7 @@ class NameTokens:
         """Return the tokens that may come next at a place, of objects in some groups, and those that may not.
 
         Args:
-            groups: heads of the objects that may be named here.
+            groups: those of the objects that may be named here (`WordList.group`).
             but: names of objects in these groups that may not be named all the same.
             place: the place.
         """

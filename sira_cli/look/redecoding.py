@@ -72,17 +72,16 @@ class Redecoder:
         for attempt in range(TRIES + 1):
             waiting = {row: guide for row, guide in guides.items() if row not in done}
             for guide in waiting.values():
-                guide.restart = None
+                guide.cut_at = None
             for row, (tokens, ended) in self._decoded(waiting, starts).items():
                 guide = guides[row]
-                fault = guide.first(guide.text(tokens), ended=ended)
+                fault = guide.first_forbidden(guide.text(tokens), ended=ended)
                 if fault is None:
                     done[row] = self._without_repetition(guide, tokens)
                     continue
-                start, _ = fault
-                length = _banned(guide, tokens, start)
+                length = _banned(guide, tokens, fault)
                 if attempt == TRIES or length == 0:
-                    done[row] = self._until_sentence(guide, tokens, start)
+                    done[row] = self._until_sentence(guide, tokens, fault)
                 else:
                     starts[row] = tokens[: length - 1]
         return done

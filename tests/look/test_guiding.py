@@ -79,9 +79,9 @@ def test_captions_share_the_rows_of_the_picture(demo):
 @pytest.mark.parametrize("name", ["traffic light", "lamp"])
 def test_an_object_is_not_introduced_twice_whatever_tokens_its_name_has(rules, name):
     guide, text = Guide(rules, frozenset({name})), f"There is a {name}. The {name} is red. There is a"
-    assert guide.first(f"{text} {name}.", ended=True) == (len(text) + 1, len(text) + 1 + len(name))
-    assert guide.first(f"{text} ball.", ended=True)[0] == len(text) + 1
-    assert guide.first(text, ended=False) is None
+    assert guide.first_forbidden(f"{text} {name}.", ended=True) == len(text) + 1
+    assert guide.first_forbidden(f"{text} ball.", ended=True) == len(text) + 1
+    assert guide.first_forbidden(text, ended=False) is None
 
 
 @pytest.mark.parametrize(
@@ -193,12 +193,12 @@ def test_a_sound_draft_stays_sound_where_the_model_is_lost(demo):
 def test_the_place_where_a_text_only_repeats_itself(rules):
     text, guide = "There is a dog. It is brown.", Guide(rules, frozenset({"dog", "cat"}))
     assert guide.repeats(f"{text} It is brown.") is None  # as the model has it
-    guide.hold(text)
+    guide.hold_end(text)
     assert guide.repeats(f"{text} It is brown.") == len(text)
     for other in (text, f"{text} It is brown", f"{text} It is red."):
         assert guide.repeats(other) is None
     later = Guide(rules, frozenset({"dog", "cat"}))
-    later.hold(f"{text} It is brown.")
+    later.hold_end(f"{text} It is brown.")
     assert later.repeats(f"{text} It is brown.") is None  # it would have ended only there
 
 
@@ -229,10 +229,10 @@ def test_a_text_that_only_repeats_itself_ends_before_that(demo, monkeypatch):
 
 def test_an_article_that_leads_nowhere_is_replaced(demo, rules):
     guide = Guide(rules, frozenset({"umbrella"}))
-    guide.stop("There is a", guide.next(tokens_of(demo, "There is a")))
+    guide.cut_back("There is a", guide.next(tokens_of(demo, "There is a")))
     choice = guide.next(tokens_of(demo, "There is"))
     assert choice.only is True
-    assert {demo.vocabulary.data(token) for token in choice.names} == {b" an"}
+    assert {demo.vocabulary.data(token) for token in choice.wanted} == {b" an"}
 
 
 def test_texts_of_a_method_without_a_cut_off_are_guided_with_one(demo):
