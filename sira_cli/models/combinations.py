@@ -1,4 +1,21 @@
-"""What cannot be combined: one table of features of a run, asked before a model is loaded."""
+"""What cannot be combined: one table of pairs of a run's features, asked before a model is loaded.
+
+Features, by their names in the table:
+
+    words, choices, verify, guide, best       what a run does with texts; `guide` and `best` are modes of `verify`
+    no_caption                                its task is another than captions
+    schema, lists                             texts follow a schema; it has lists
+    streams                                   both streams are looked at, as by `sira trace`
+    engine                                    an engine other than this process
+    sampling, beams, think                    settings of decoding
+    repetition, loading                       a setting against repetition; one of how the model is loaded
+    text_changes                              a setting that changes finished texts, such as a prefix
+    demo                                      the bundled model
+    own_search, no_beams, no_batches          the method has a search of its own, or lacks an ability
+    one_stream, no_sampling                   it lacks an ability; shown as the methods that have it: "sira, not opera"
+    other_method                              vLLM does not run it
+    schema_and_think, schema_and_rule         a schema with reasoning; with a method that is a rule over logits
+"""
 
 from __future__ import annotations
 
@@ -15,18 +32,23 @@ from sira_cli.models.schema import Schema
 VLLM_METHODS = [
     name for name, method in METHODS.items() if name in ("sira", "greedy") or isinstance(method, LogitsOnly)
 ]
+Feature = tuple[str, object, str]  # its name in `CONFLICTS`, whether a run has it, how messages show it
 
 
 class Conflict(NamedTuple):
-    """Two features, and the message that refuses them; `{feature}` stands for its name in messages."""
+    """Two features, and the message that refuses them.
+
+    In the message `{NAME}` stands for how a feature is shown, `{format}` for what a schema makes (JSON or tags), and
+    `{vllm_methods}` for the methods that vLLM runs.
+    """
 
     one: str
     other: str
     message: str
 
 
-ROWS = (
-    Conflict("sampling", "draws_nothing", "{sampling} needs method {draws_nothing}: set temperature to 0"),
+CONFLICTS = (
+    Conflict("sampling", "no_sampling", "{sampling} needs method {no_sampling}: set temperature to 0"),
     Conflict("beams", "own_search", "{own_search} has a search of its own: leave out {beams}"),
     Conflict("streams", "one_stream", "{streams} needs method {one_stream}"),
     Conflict("words", "one_stream", "{words} needs method {one_stream}"),
@@ -37,7 +59,7 @@ ROWS = (
     Conflict("schema", "beams", "{schema} follows one text per picture: leave out {beams}"),
     Conflict("engine", "beams", "{engine} follows one text per picture: leave out {beams}"),
     Conflict("choices", "think", "{choices} are scored without any reasoning before them: leave out {think}"),
-    Conflict("choices", "changes", "{choices} prints one of the given answers: leave out {changes}"),
+    Conflict("choices", "text_changes", "{choices} prints one of the given answers: leave out {text_changes}"),
     Conflict("choices", "words", "{words} scores words of a text, but {choices} writes none: leave out one of them"),
     Conflict("choices", "verify", "{verify} checks texts, but {choices} writes none: leave out one of them"),
     Conflict("choices", "schema", "{schema} is for decoded texts, but {choices} decodes none: leave out one of them"),
@@ -48,7 +70,7 @@ ROWS = (
     Conflict("guide", "words", "{words} scores a text as it was decoded, but {guide} changes it: use `verify=` flag"),
     Conflict("guide", "no_caption", "{guide} writes captions, and this run's task is {no_caption}: use `verify=` flag"),
     Conflict("guide", "schema", "{guide} writes sentences, and {schema} asks for values: use `verify=` flag"),
-    Conflict("best", "draws_nothing", "{best} draws captions to choose from, which needs method {draws_nothing}"),
+    Conflict("best", "no_sampling", "{best} draws captions to choose from, which needs method {no_sampling}"),
     Conflict("best", "beams", "{best} follows one text per sample: leave out {beams}, or use `verify=` flag"),
     Conflict(
         "best", "words", "{words} scores one text as it was decoded, but {best} decodes several: use `verify=` flag"
@@ -56,17 +78,25 @@ ROWS = (
     Conflict(
         "best", "no_caption", "{best} chooses among captions, and this run's task is {no_caption}: use `verify=` flag"
     ),
-    Conflict("schema", "words", "{words} scores words of a text, but {schema} makes {made}: leave out one of them"),
-    Conflict("schema", "no_rows", "{schema} rules out tokens one by one, but {no_rows} has its own search"),
-    Conflict("schema", "changes", "{schema} makes {made}, which nothing changes: leave out {changes}"),
+    Conflict("schema", "words", "{words} scores words of a text, but {schema} makes {format}: leave out one of them"),
+    Conflict("schema", "no_batches", "{schema} rules out tokens one by one, but {no_batches} has its own search"),
+    Conflict("schema", "text_changes", "{schema} makes {format}, which nothing changes: leave out {text_changes}"),
     Conflict("engine", "other_method", "{engine} decodes with {vllm_methods} only: leave it out for {other_method}"),
     Conflict(
         "engine", "guide", "{engine} writes texts in one go, which {guide} cannot: use `verify=` flag, or leave it out"
     ),
-    Conflict("engine", "repetition", "{engine} has no {repetition}: {leave_out}"),
-    Conflict("engine", "loading", "{engine} loads models itself, without {loading}: {leave_out}"),
-    Conflict("engine", "thoughts", "{engine} rules tokens out from the first one on, also in {thoughts}: {leave_out}"),
-    Conflict("engine", "ruled", "{engine} rules tokens out before the rule of {ruled}: {leave_out}"),
+    Conflict("engine", "repetition", "{engine} has no {repetition}: leave one of them out"),
+    Conflict("engine", "loading", "{engine} loads models itself, without {loading}: leave one of them out"),
+    Conflict(
+        "engine",
+        "schema_and_think",
+        "{engine} rules tokens out from the first one on, also in {schema_and_think}: leave one of them out",
+    ),
+    Conflict(
+        "engine",
+        "schema_and_rule",
+        "{engine} rules tokens out before the rule of {schema_and_rule}: leave one of them out",
+    ),
     Conflict("lists", "demo", "{lists}: the bundled model makes no list but of tags: use another preset (sira doctor)"),
 )
 
@@ -101,7 +131,7 @@ def check(
     """
     tags = schema is not None and schema.as_tags
     as_schema = "`tags=`" if tags else "`schema=`"
-    rows = (
+    features = (
         *_of_method(method, schema),
         *_of_preset(preset, schema),
         ("no_caption", task != "caption", task),
@@ -115,43 +145,41 @@ def check(
         ("streams", streams, streams),
         ("engine", engine, f"`engine=` {engine}"),
     )
-    names = {feature: shown for feature, present, shown in rows if present}
-    for conflict in ROWS:
-        if conflict.one in names and conflict.other in names:
+    shown = {name: in_message for name, present, in_message in features if present}
+    for conflict in CONFLICTS:
+        if conflict.one in shown and conflict.other in shown:
             made = "tags" if tags else "JSON"
-            able = ", ".join(VLLM_METHODS)
-            message = conflict.message.format(**names, made=made, leave_out="leave one of them out", vllm_methods=able)
+            message = conflict.message.format(**shown, format=made, vllm_methods=", ".join(VLLM_METHODS))
             raise SettingsError(message)
 
 
-Feature = tuple[str, object, str]  # its name in `ROWS`, whether a run has it, its name in messages
-
-
 def _of_method(method: Method, schema: Schema | None) -> Iterator[Feature]:
+    """Yield the features of a method, most of which it lacks an ability for."""
     shown = f"method {method.name}"
     abilities = method.abilities
     yield "own_search", method.own_search, shown
     yield "no_beams", Ability.BEAMS not in abilities, shown
-    yield "no_rows", method.own_search or Ability.BATCHES not in abilities, shown
+    yield "no_batches", method.own_search or Ability.BATCHES not in abilities, shown
     yield "one_stream", Ability.TRACES not in abilities, _instead_of(method, Ability.TRACES)
-    yield "draws_nothing", Ability.SAMPLING not in abilities, _instead_of(method, Ability.SAMPLING)
+    yield "no_sampling", Ability.SAMPLING not in abilities, _instead_of(method, Ability.SAMPLING)
     yield "other_method", method.name not in VLLM_METHODS, shown
-    yield "ruled", isinstance(method, LogitsOnly) and schema is not None, shown
+    yield "schema_and_rule", isinstance(method, LogitsOnly) and schema is not None, shown
 
 
 def _of_preset(preset: Preset, schema: Schema | None) -> Iterator[Feature]:
+    """Yield the features that settings switch on."""
     generation = preset.generation
     yield "sampling", generation.temperature > 0, "sampling"
     yield "beams", generation.num_beams > 1, "`num_beams=`"
     yield "think", generation.think, "`think=`"
-    yield "thoughts", generation.think and schema is not None, "`think=`"
+    yield "schema_and_think", generation.think and schema is not None, "`think=`"
     yield "demo", preset.name == "demo", preset.name
     changes = list(preset.text.given())
     if schema is not None and schema.as_tags:
         changes = [name for name in changes if name not in ("prefix", "suffix")]
-    yield "changes", changes, f"`{changes[0]}=`" if changes else ""
-    for name in ("no_repeat_ngram_size", "repetition_penalty"):  # of two that are set, the last one is named
-        yield "repetition", preset.later()[name] is not None, f"`{name}=`"
+    yield "text_changes", changes, f"`{changes[0]}=`" if changes else ""
+    for name in ("no_repeat_ngram_size", "repetition_penalty"):  # of one feature, `check` keeps the last that is set
+        yield "repetition", generation.optional()[name] is not None, f"`{name}=`"
     for name in ("attention", "quantization"):
         yield "loading", getattr(preset.load, name), f"`{name}=`"
 

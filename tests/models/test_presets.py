@@ -17,7 +17,7 @@ from sira_cli.errors import DataError, SettingsError
 from sira_cli.methods import find
 from sira_cli.methods.calibrated import Calibrated, Calibration, Origin
 from sira_cli.models import combinations, presets
-from sira_cli.models.combinations import ROWS
+from sira_cli.models.combinations import CONFLICTS
 from sira_cli.models.preset import Generation, Preset
 from sira_cli.models.presets import calibrated
 from sira_cli.run.task import Ask, Caption
@@ -199,8 +199,8 @@ OPTIONS = {  # of each feature, on the command line
     "sampling": "--temperature 1",
     "beams": "--set num_beams=2",
     "think": "--think",
-    "changes": "--prefix x",
-    **dict.fromkeys(("own_search", "no_rows", "draws_nothing"), "--method opera"),
+    "text_changes": "--prefix x",
+    **dict.fromkeys(("own_search", "no_batches", "no_sampling"), "--method opera"),
     **dict.fromkeys(("no_beams", "one_stream", "other_method"), "--method vcd"),
     "words": "--words",
     "choices": "--choices Yes,No",
@@ -212,8 +212,8 @@ OPTIONS = {  # of each feature, on the command line
     "engine": "--engine vllm",
     "loading": "--quantization 8bit",
     "repetition": "--set repetition_penalty=1.2",
-    "thoughts": f"--think {SCHEMA}",
-    "ruled": f"--method flb {SCHEMA}",
+    "schema_and_think": f"--think {SCHEMA}",
+    "schema_and_rule": f"--method flb {SCHEMA}",
     **dict.fromkeys(("demo", "streams"), ""),  # the preset of all of these, and a command
 }
 ONLY_PYTHON = {  # no command has both: --words and --verify are of caption, --choices of ask
@@ -226,23 +226,23 @@ ONLY_PYTHON = {  # no command has both: --words and --verify are of caption, --c
 
 # What is refused, said a second time: a row that is missing in the table, or new there, is noticed.
 PAIRS = {
-    "sampling": "draws_nothing",
+    "sampling": "no_sampling",
     "beams": "own_search",
     "streams": "one_stream beams",
     "words": "one_stream beams",
     "no_beams": "beams",
-    "choices": "one_stream think changes words verify schema",
+    "choices": "one_stream think text_changes words verify schema",
     "guide": "own_search beams words no_caption schema",
-    "best": "draws_nothing beams words no_caption",
-    "schema": "beams words no_rows changes",
-    "engine": "beams other_method guide repetition loading thoughts ruled",
+    "best": "no_sampling beams words no_caption",
+    "schema": "beams words no_batches text_changes",
+    "engine": "beams other_method guide repetition loading schema_and_think schema_and_rule",
     "lists": "demo",
 }
 
 
 def test_every_pair_of_the_table_is_expected_once():
     pairs = [(one, other) for one, others in PAIRS.items() for other in others.split()]
-    assert sorted((row.one, row.other) for row in ROWS) == sorted(pairs)
+    assert sorted((row.one, row.other) for row in CONFLICTS) == sorted(pairs)
 
 
 def test_what_only_a_schema_rules_out_is_allowed_without_one():
@@ -255,7 +255,7 @@ def test_what_only_a_schema_rules_out_is_allowed_without_one():
 @pytest.mark.parametrize("pair", [(one, other) for one, others in PAIRS.items() for other in others.split()])
 def test_a_pair_is_refused_before_a_model_is_loaded(sira, monkeypatch, pair):
     monkeypatch.setattr("sira_cli.run.lvlm.load", None)
-    (row,) = [row for row in ROWS if (row.one, row.other) == pair]
+    (row,) = [row for row in CONFLICTS if (row.one, row.other) == pair]
     reason = max(re.split(r"\{\w+\}|`\w+=`", row.message), key=len)
     if pair in ONLY_PYTHON:
         with pytest.raises(SettingsError, match=re.escape(reason)):
