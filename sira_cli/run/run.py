@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Generic
 
 from typing_extensions import TypeVar
 
-from sira_cli.errors import SiraError
+from sira_cli.errors import SettingsError, SiraError
 from sira_cli.look.claims import Verify
 from sira_cli.models.schema import SchemaSource
 from sira_cli.pictures.find import Shard
@@ -257,6 +257,8 @@ def run_pictures(
         SettingsError: a setting is wrong, or the file holds records of another configuration.
         SiraError: the run cannot go on. An error about one picture is not raised: its record has it.
     """
+    if task not in TASKS:
+        raise SettingsError(f"`task=` {task!r}: expected {' or '.join(TASKS)}")
     kind = TASKS[task] if questions is None else Ask
     about: Caption | Ask = kind.of(
         lvlm.preset,

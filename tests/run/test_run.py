@@ -68,6 +68,7 @@ def test_without_files_there_are_events_alone(lvlm, folder):
     ("options", "message"),
     [
         ({"task": "ask"}, "needs a prompt: the question"),
+        *(({"task": "tag", "questions": each}, "`task=` 'tag': expected caption or ask") for each in (None, "q.csv")),
         *(({"batch_size": each}, "expected a whole number from 1 on, or auto") for each in (0, "8", True)),
         *(({"choices": each}, "expected two or more different answers") for each in (["Yes"], ["Yes", "No", "Yes"])),
     ],
