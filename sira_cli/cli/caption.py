@@ -103,8 +103,9 @@ def _run(
     if engine.on_ray:
         _check_for_ray(paths, output, len(chosen))
     from sira_cli.pictures.find import left_out_message
+    from sira_cli.run.engines import Local
     from sira_cli.run.output import Output
-    from sira_cli.run.run import Local, run
+    from sira_cli.run.run import run
     from sira_cli.run.task import TASKS
 
     verify = options.verify.read()
@@ -116,7 +117,7 @@ def _run(
         choices=choices,
         verify=verify,
         schema=schema,
-        questions=questions is not None,
+        own_prompts=questions is not None,
         needs_text=True,
         engine="vllm" if engine.engine == "vllm" else "",
     )

@@ -16,10 +16,10 @@ from sira_cli.methods.base import Method
 if TYPE_CHECKING:
     from sira_cli.models.preset import Preset
     from sira_cli.pictures.picture import Picture
+    from sira_cli.run.engines import Engine
     from sira_cli.run.items import Task
     from sira_cli.run.lvlm import Lvlm
     from sira_cli.run.records import Result
-    from sira_cli.run.run import Engine
     from sira_cli.run.task import PictureTask
 
 LOOKED_AT = 20  # pictures that are checked for being drawn scenes
@@ -85,7 +85,7 @@ def engine_of(model: ResearchModelOptions, options: EngineOptions, pictures: Seq
     """Return the engine that the options choose: the model on this machine, in vLLM, or Ray's workers."""
     if options.on_ray:
         return _ray(model, options, pictures)
-    from sira_cli.run.run import Local
+    from sira_cli.run.engines import Local
 
     def load(task: PictureTask) -> Lvlm:
         if options.engine == "vllm":

@@ -22,11 +22,12 @@ from sira_cli.pictures.checks import check_images
 from sira_cli.pictures.find import Shard
 from sira_cli.pictures.picture import Picture
 from sira_cli.pictures.sources import located
+from sira_cli.run.engines import Local
 from sira_cli.run.events import Halved, PictureEvent, StageStarted, Started
 from sira_cli.run.ledger import Ledger, check_same
 from sira_cli.run.output import Files, Output
 from sira_cli.run.records import hash_of
-from sira_cli.run.run import Local, run
+from sira_cli.run.run import run
 from sira_cli.run.runner import BatchSize
 from sira_cli.run.task import TASKS, PictureTask
 

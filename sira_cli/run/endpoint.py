@@ -30,9 +30,10 @@ from sira_cli.pictures.colours import conversion_of
 from sira_cli.pictures.opening import whole
 from sira_cli.pictures.picture import File
 from sira_cli.run.check import Check
+from sira_cli.run.engines import Engine
 from sira_cli.run.items import Batch, Item, Task
 from sira_cli.run.records import Result
-from sira_cli.run.run import Engine, Together
+from sira_cli.run.runner import ConcurrentRunner
 
 if TYPE_CHECKING:
     from sira_cli.methods.prompts import Shown
@@ -101,7 +102,7 @@ class Endpoint(Engine):
         source = self.learn(self._finder.question(Thing("dog", (), "dog")))
         about = {each.name: getattr(task, each.name) for each in fields(Check)} | {"source": source}
         checking = ServerCheck(**about, endpoint=self).at(self.revision, self.server)
-        self._runner = Together(None, checking, CONCURRENCY, done=done)
+        self._runner = ConcurrentRunner(None, checking, CONCURRENCY, done=done)
         return checking.blank()
 
     def facts(self) -> dict[str, Any]:

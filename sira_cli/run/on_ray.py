@@ -25,10 +25,10 @@ from typing import Any, NamedTuple
 
 from sira_cli.errors import SettingsError, SiraError, install
 from sira_cli.pictures.picture import Picture
+from sira_cli.run.engines import Engine, Local
 from sira_cli.run.events import Halved, PictureEvent
 from sira_cli.run.items import Item, Task
 from sira_cli.run.records import Result
-from sira_cli.run.run import Engine, Local
 from sira_cli.run.runner import AUTO, WINDOW, BatchSize
 from sira_cli.run.task import PictureTask
 

@@ -6,14 +6,10 @@ for event in run_pictures(load("llava-1.5-7b"), "photos/", output="photos/captio
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Generator, Iterable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Generic
-
-from typing_extensions import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from sira_cli.errors import SettingsError, SiraError
 from sira_cli.look.claims import Verify
@@ -21,133 +17,18 @@ from sira_cli.models.schema import SchemaSource
 from sira_cli.pictures.find import Shard
 from sira_cli.pictures.picture import Picture
 from sira_cli.pictures.selection import Selection
-from sira_cli.run.events import Event, Failed, Finished, Halved, PictureEvent, Skipped, Started
+from sira_cli.run.engines import Engine, Local
+from sira_cli.run.events import Event, Failed, Halved, Skipped, Started
 from sira_cli.run.items import Item, Task
 from sira_cli.run.output import Files, Output
-from sira_cli.run.records import Result
-from sira_cli.run.runner import BatchSize, Runner, ahead
-from sira_cli.run.sink import Sink
+from sira_cli.run.runner import BatchSize
+from sira_cli.run.sink import Sink, State
 from sira_cli.run.task import TASKS, Ask, Caption
 
 if TYPE_CHECKING:
     from sira_cli.run.lvlm import Lvlm
 
-R = TypeVar("R", default=Result)
-
-
-class Engine(ABC, Generic[R]):
-    """What the results of a run come from: a model on this machine (`Local`), Ray's workers, a server.
-
-    `run` calls `begin` once, then `results` once, then `facts` for the report, and `end` in any case. If nothing is
-    left to do, only `end`. A subclass whose `begin` sets `_runner` inherits `results`.
-    """
-
-    revision: str | None = None  # of the model, if it is known before the model is; None: that of the files here
-    server: str = ""  # the address of the model; empty: on this machine
-    _runner: Runner[R]  # made by `begin`
-
-    @abstractmethod
-    def begin(self, task: Task[R], done: Callable[[str], str]) -> R | None:
-        """Get the model ready, and return a result without a picture; None if nothing is known before the first one.
-
-        `done` returns the key of an earlier result by a picture's id, or its name.
-        """
-
-    def results(self, todo: Iterable[Item[R]]) -> Generator[PictureEvent[R] | Halved, None, None]:
-        """Yield `Finished`, `Failed` or `Skipped` for every item, in order, and `Halved` where a batch shrinks.
-
-        Args:
-            todo: to be read lazily.
-
-        Raises:
-            SiraError: no further picture could succeed.
-        """
-        with closing(self._runner.run(todo)) as items:
-            for item in items:
-                yield item if isinstance(item, Halved) else event_of(item)
-
-    @abstractmethod
-    def facts(self) -> dict[str, Any]:
-        """Return the model as loaded, where it runs, and the memory that it took, for the run's report."""
-
-    def end(self) -> None:
-        """Release what was taken: the run is over, or nothing is left to do."""
-
-
-def event_of(item: Item[R]) -> PictureEvent[R]:
-    """Return the event of an item that is settled."""
-    if item.skipped:
-        return Skipped(item.picture, item.name, item.id)
-    result: Any = item.result  # None where a task has no results for failures
-    if item.error:
-        return Failed(item.picture, item.name, item.id, result, item.error)
-    return Finished(item.picture, item.name, item.id, result)
-
-
-class Local(Engine[R]):
-    """A model on this machine, or what loads one under the method of the first task that needs it."""
-
-    def __init__(
-        self,
-        model: Lvlm | Callable[[Any], Lvlm],
-        batch_size: BatchSize | None = None,
-        on_text: Callable[[Picture, str], None] | None = None,
-    ) -> None:
-        self._model, self._batch_size, self.on_text = model, batch_size, on_text
-
-    def begin(self, task: Task[R], done: Callable[[str], str] = lambda name: "") -> R | None:
-        """Load the model, or switch the loaded one to the method of another task."""
-        if callable(self._model):
-            lvlm = self._model = self._model(task)
-        else:
-            lvlm = task.model(self._model)
-        self._lvlm = lvlm
-        task = task.at(lvlm.revision)
-        task.check_model(lvlm)
-        self._runner = lvlm.runner(task, self._batch_size, done=done, on_text=self.on_text)
-        return task.blank(lvlm)
-
-    @property
-    def batch_size(self) -> int:
-        """Number of pictures decoded together, as for `Runner`."""
-        return self._runner.batch_size
-
-    def facts(self) -> dict[str, Any]:
-        """Return the model as loaded, where it runs, and the memory that it took so far."""
-        from sira_cli.models.memory import peak_of_process
-        from sira_cli.models.processor import pixel_library
-
-        lvlm = self._lvlm
-        return {
-            "model": {"revision": lvlm.revision, "k": lvlm.k, "layers": lvlm.layers},
-            "device": lvlm.device,
-            "dtype": lvlm.dtype,
-            "pixels": pixel_library(lvlm.processor),
-            "batch_size": self.batch_size,
-            "peak_memory_bytes": peak_of_process(),
-        }
-
-
-class Together(Runner[R]):
-    """Pictures side by side, a thread for each, whose answers come from elsewhere: from a server, or from vLLM."""
-
-    def __init__(self, lvlm: Any, task: Task[R], at_once: int, ahead: int = 0, *, done: Callable[[str], str]) -> None:
-        """Prepare a run; `ahead` more pictures are read while the answers about `at_once` are on their way."""
-        super().__init__(lvlm, task, at_once, done=done)
-        self._threads = self.batch_size + ahead
-
-    def run(self, todo: Iterable[Item[R]]) -> Generator[Item[R] | Halved, None, None]:
-        """Work on items, and yield each when it is settled, in order."""
-        pool = ThreadPoolExecutor(self._threads, "sira-picture")
-        try:
-            yield from ahead(pool, self._work, todo, self._threads)
-        finally:
-            pool.shutdown(wait=False, cancel_futures=True)
-
-    def _work(self, item: Item[R]) -> Item[R]:
-        if not self._read(item).settled:
-            self.work([item])
-        return item
+R = TypeVar("R")
 
 
 def run(
@@ -155,29 +36,34 @@ def run(
 ) -> Generator[Event[R], None, None]:
     """Do a task on pictures, write each result, and yield events; `Started` comes when the model is ready.
 
-    Pictures that an earlier run has done are skipped, without a model if none is left (or None is given). Closing the
-    generator interrupts the run; finished pictures are kept.
+    Pictures that an earlier run has done are skipped: first those whose text files are kept (`Sink.keeps`), then, as
+    they are read, those with an equal result (`Sink.done`). If that is all of them (`Sink.has_all`), or the engine is
+    None, no model is loaded. Closing the generator interrupts the run; finished pictures are kept.
     """
-    kept = [picture for picture in pictures if output.keeps(picture)]
-    left = [picture for picture in pictures if not output.keeps(picture)] if kept else pictures
+    kept = []
+    left = []
+    for picture in pictures:
+        if output.keeps(picture):
+            kept.append(picture)
+        else:
+            left.append(picture)
     if engine is not None and output.has_all(left, engine.revision, engine.server):
         engine.end()
         engine = None
-    output.facts = output.facts_before if engine is None else engine.facts
-    state = "finished"
-
-    def skipped(pictures: Sequence[Picture]) -> Generator[Skipped, None, None]:
-        for picture in pictures:
-            name = output.name(picture)
-            yield Skipped(picture, name, picture.id or name)
-
+    output.facts = output.facts_before if engine is None else engine.facts  # asked for when a report is written
+    state: State = "finished"
     try:
-        if engine is not None and (blank := engine.begin(task, output.done)) is not None:
-            output.begin(blank)
+        if engine is not None:
+            blank = engine.begin(task, output.done)
+            if blank is not None:
+                output.begin(blank)
         yield Started(len(pictures))
-        yield from map(output.write, skipped(kept))
-        todo = (Item[R](each, output.name(each), task.first_prompt(each), each.id) for each in left)
-        with closing(skipped(left) if engine is None else engine.results(todo)) as events:
+        for skipped in _skipped(kept, output):
+            yield output.write(skipped)
+        todo = (
+            Item[R](picture, output.name(picture), prompt=task.first_prompt(picture), id=picture.id) for picture in left
+        )
+        with closing(_skipped(left, output) if engine is None else engine.results(todo)) as events:
             for event in events:
                 yield event if isinstance(event, Halved) else output.write(event)
                 if fail_fast and isinstance(event, Failed):
@@ -196,6 +82,13 @@ def run(
         if engine is not None:
             engine.end()
     output.report(state)
+
+
+def _skipped(pictures: Iterable[Picture], output: Sink[R]) -> Generator[Skipped, None, None]:
+    """Yield the events of pictures that an earlier run has done."""
+    for picture in pictures:
+        name = output.name(picture)
+        yield Skipped(picture, name, picture.id or name)  # as `Item.id`
 
 
 def run_pictures(
@@ -240,9 +133,9 @@ def run_pictures(
         schema: a JSON schema that each text follows: a name, a file or a dict.
         recursive: include subfolders.
         shard: only this part, such as `Shard(1, 8)`.
-        limit: only the first pictures.
+        limit: only the first so many pictures.
         together: show all pictures in one prompt.
-        questions: a file of questions about the pictures, which `paths` has the folder of.
+        questions: a file of questions that names the pictures; `paths` is then their folder.
         output: the file of records, or a folder for it; None: nothing is written, and nothing resumed.
         sidecar: write each text next to its picture.
         caption_extension: of these files.
@@ -259,8 +152,8 @@ def run_pictures(
     """
     if task not in TASKS:
         raise SettingsError(f"`task=` {task!r}: expected {' or '.join(TASKS)}")
-    kind = TASKS[task] if questions is None else Ask
-    about: Caption | Ask = kind.of(
+    task_class = TASKS[task] if questions is None else Ask
+    asking: Caption | Ask = task_class.of(
         lvlm.preset,
         lvlm.decoder,
         prompt,
@@ -268,7 +161,7 @@ def run_pictures(
         choices=choices,
         verify=verify,
         schema=schema,
-        questions=questions is not None,
+        own_prompts=questions is not None,
         needs_text=True,
     )
     places = [paths] if isinstance(paths, str | Path) else paths
@@ -281,7 +174,7 @@ def run_pictures(
         limit=limit,
     )
     pictures = selection.pictures(lvlm.preset.prompts.asking)
-    about = about.about(pictures)
+    asking = asking.about(pictures)
     files = Files(
         output=output,
         sidecar=sidecar,
@@ -290,5 +183,5 @@ def run_pictures(
         overwrite=overwrite,
         retry_errors=retry_errors,
     )
-    with Output(about, pictures, files) as written:
-        yield from run(about, pictures, Local(lvlm, batch_size, on_text), written, fail_fast=fail_fast)
+    with Output(asking, pictures, files) as written:
+        yield from run(asking, pictures, Local(lvlm, batch_size, on_text), written, fail_fast=fail_fast)

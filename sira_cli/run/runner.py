@@ -299,6 +299,30 @@ class Runner(Generic[R]):
         return None
 
 
+class ConcurrentRunner(Runner[R]):
+    """Pictures side by side, a thread for each, whose answers come from elsewhere: from a server, or from vLLM."""
+
+    def __init__(
+        self, lvlm: Any, task: Task[R], at_once: int, read_ahead: int = 0, *, done: Callable[[str], str]
+    ) -> None:
+        """Prepare a run; `read_ahead` more pictures are read while the answers about `at_once` are on their way."""
+        super().__init__(lvlm, task, at_once, done=done)
+        self._threads = self.batch_size + read_ahead
+
+    def run(self, todo: Iterable[Item[R]]) -> Generator[Item[R] | Halved, None, None]:
+        """Work on items, and yield each when it is settled, in order."""
+        pool = ThreadPoolExecutor(self._threads, "sira-picture")
+        try:
+            yield from ahead(pool, self._work, todo, self._threads)
+        finally:
+            pool.shutdown(wait=False, cancel_futures=True)
+
+    def _work(self, item: Item[R]) -> Item[R]:
+        if not self._read(item).settled:
+            self.work([item])
+        return item
+
+
 def portions(window: Sequence[Item[R]], size: int) -> Iterator[Batch[R]]:
     """Yield batches of at most `size` pictures, fewer if their samples would fill the memory."""
     batch, free = Batch[R]([]), size * LARGE

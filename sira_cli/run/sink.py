@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any, Generic, Self, TypeVar
+from typing import Any, Generic, Literal, Self, TypeVar
 
 from sira_cli._version import __version__
 from sira_cli.files import check_unprotected, replacing
@@ -23,6 +23,7 @@ from sira_cli.run.events import Counts, PictureEvent
 FACTS = ("workers", "model", "device", "dtype", "pixels", "batch_size", "peak_memory_bytes")
 TIMES = ("began", "seconds", "pictures_per_second", "tokens_per_second")
 
+State = Literal["running", "finished", "stopped", "interrupted", "failed"]  # `stopped`: by `fail_fast`
 R = TypeVar("R")
 
 
@@ -61,10 +62,10 @@ class Sink(ABC, Generic[R]):
 
     @abstractmethod
     def keeps(self, picture: Picture) -> bool:
-        """Return whether a picture has its result already, whatever the model."""
+        """Return whether a picture's result is there already and stays, whatever the model and the settings."""
 
     def done(self, name: str) -> str:
-        """Return the key of an earlier run's result about a picture, if it is kept; else nothing."""
+        """Return the key of an earlier run's result by its `Item.id`: an equal one is kept. Empty without one."""
         return ""
 
     def has_all(self, pictures: Sequence[Picture], revision: str | None = None, server: str = "") -> bool:
@@ -104,7 +105,7 @@ class Sink(ABC, Generic[R]):
         """Return the facts of an earlier run's report about the model, the device and the memory."""
         return {name: self._before[name] for name in FACTS if name in self._before}
 
-    def report(self, state: str) -> None:
+    def report(self, state: State) -> None:
         """Write how the results were made, and how fast, if the run has begun."""
         if self._report is None or not self._begun:
             return

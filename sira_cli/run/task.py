@@ -65,7 +65,7 @@ class PictureTask(Task[Result]):
         choices: Sequence[str] = (),
         verify: str | Verify | None = None,
         schema: SchemaSource | None = None,
-        questions: bool = False,
+        own_prompts: bool = False,
         needs_text: bool = False,
         engine: str = "",
     ) -> Self:
@@ -79,7 +79,7 @@ class PictureTask(Task[Result]):
             choices: pick the likeliest of these answers, instead of decoding.
             verify: a second look, or its mode.
             schema: that each text follows.
-            questions: each picture has its own prompt.
+            own_prompts: whether each picture has its own prompt.
             needs_text: an empty text is an error of its picture.
             engine: `vllm`, if that decodes.
 
@@ -87,7 +87,7 @@ class PictureTask(Task[Result]):
             SettingsError: these do not go together, or a question is missing.
         """
         known = None if schema is None else Schema.of(schema)
-        if questions:
+        if own_prompts:
             text = preset.prompts.ask
         elif cls.kind == "caption":
             text = prompt if prompt is not None else (known and known.prompt) or preset.prompts.caption

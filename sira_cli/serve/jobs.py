@@ -349,7 +349,7 @@ def job_of(
         require(method, Ability.TRACES, "logprobs and words")
     verify = sira.verify and Verify(sira.min_support, mode=sira.verify)
     schema = chat.response_format.schema_of_text()
-    task = TASKS[sira.task].of(preset, method, questions=True, words=sira.words, verify=verify, schema=schema)
+    task = TASKS[sira.task].of(preset, method, own_prompts=True, words=sira.words, verify=verify, schema=schema)
     lvlm.following(task.schema)  # one that the model's tokens cannot follow is refused before it meets others
     pictures = Pictures.of(chat, limits, allow_urls=allow_urls)
     return Job(chat, task, prompt, pictures, report)

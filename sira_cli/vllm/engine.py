@@ -44,8 +44,7 @@ from sira_cli.models.several import at_heat, seeds_of
 from sira_cli.models.texts import Answer
 from sira_cli.run.items import Task
 from sira_cli.run.lvlm import Lvlm, R
-from sira_cli.run.run import Together
-from sira_cli.run.runner import settled
+from sira_cli.run.runner import ConcurrentRunner, settled
 from sira_cli.vllm import processes
 from sira_cli.vllm.plugin import DRAW, KEY, SCORED
 
@@ -259,9 +258,9 @@ class VllmLvlm(Lvlm):
 
     def runner(
         self, task: Task[R], batch_size: Any = None, *, done: Any = lambda name: "", on_text: Any = None
-    ) -> Together[R]:
+    ) -> ConcurrentRunner[R]:
         """Return a runner that keeps vLLM busy."""
-        return Together(self, task, self.texts.at_once, AHEAD, done=done)
+        return ConcurrentRunner(self, task, self.texts.at_once, AHEAD, done=done)
 
     def chat_inputs(
         self,

@@ -190,9 +190,9 @@ def records(
     from sira_cli.models import presets
     from sira_cli.pictures.sources import located
     from sira_cli.run.check import Check
+    from sira_cli.run.engines import Local
     from sira_cli.run.items import Item
     from sira_cli.run.lvlm import load
-    from sira_cli.run.run import Local
     from sira_cli.run.task import TASKS
     from sira_cli.vllm import engine
 
@@ -216,7 +216,7 @@ def records(
         for lvlm in (there, here):
             shown = [located(path).known(caption=run.get("caption")) for path in pictures]
             answering = Local(lvlm)
-            answering.begin(task)
+            answering.begin(task, lambda name: "")
             todo = [Item(each, each.name_in(None), task.first_prompt(each), each.id) for each in shown]
             events = answering.results(todo)
             both.append([asdict(event.record) for event in events])

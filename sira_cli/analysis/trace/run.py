@@ -17,11 +17,12 @@ from sira_cli.pictures.picture import Picture
 from sira_cli.pictures.records import is_failure, read_newest
 from sira_cli.pictures.rows import text_of
 from sira_cli.pictures.sources import recorded
+from sira_cli.run.engines import Local
 from sira_cli.run.events import Event, PictureEvent, Skipped
 from sira_cli.run.ledger import ContinuedFile, check_same, open_locked
 from sira_cli.run.output import Sidecars
 from sira_cli.run.records import as_line
-from sira_cli.run.run import Local, run
+from sira_cli.run.run import run
 from sira_cli.run.sink import Sink
 
 if TYPE_CHECKING:
