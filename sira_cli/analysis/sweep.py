@@ -208,7 +208,9 @@ def sweep(
     captions: bool = False,
     batch_size: BatchSize | None = None,
 ) -> Events:
-    """Measure what is missing in `units`, and yield events. A picture that fails is an event once; the others go on.
+    """Measure what is missing in `units`, and yield events.
+
+    A picture that fails in the questions is an event once, and the others go on.
 
     Args:
         lvlm: the loaded model, under SIRA.
@@ -220,8 +222,10 @@ def sweep(
 
     Raises:
         PictureError: a picture cannot be captioned.
-        SettingsError: `units` are of other questions or settings.
+        SettingsError: `units` are of other questions or settings, or captions could not be counted.
     """
+    if captions and questions.count_caption is None:
+        raise SettingsError("`captions=` is for pictures whose objects are known: leave it out")
     lvlm.check_prompts((question.text, question.picture) for question in questions.questions)
     settings = decisive(lvlm.preset, questions, grid.alphas, captions)
     settings |= {"quantization": lvlm.quantization, "k": list(grid.ks)}
@@ -344,7 +348,8 @@ class SweepReport(ModelReport):
         cells = grid.cells()
         pictures = {question.picture for question, _ in answered}
         described: dict[str, Tally] = {}
-        if captions and questions.count_caption is not None:
+        if captions:
+            assert questions.count_caption is not None  # as `sweep` has checked
             for cell in cells:
                 number = grid.alphas.index(cell.alpha) if cell.k else 0
                 counts = {}

@@ -97,6 +97,13 @@ def test_a_sweep_does_not_go_on_with_texts_of_another_setting(tmp_path, first):
         units.begin(now)
 
 
+def test_captions_are_refused_where_nobody_knows_what_is_in_the_pictures(demo):
+    """Before anything is measured: no rule could pick a setting."""
+    questions = replace(validation_questions(1), count_caption=None)
+    with pytest.raises(SettingsError, match="`captions=` is for pictures whose objects are known"):
+        next(sweeping.sweep(under(demo, "sira"), questions, Grid((4,), (1.0,)), Units(), captions=True))
+
+
 # --- figures and the best setting
 
 
