@@ -19,7 +19,7 @@ import torch
 import transformers
 
 from sira_cli.analysis.experiment import Units
-from sira_cli.analysis.sweep import SweepReport
+from sira_cli.analysis.sweep_report import SweepReport
 from sira_cli.demo.measure import FIGURES, SceneReport, batches, load_methods, markdown, measure, read_figures, texts_of
 from sira_cli.demo.questions import Questions, held_out, mentions
 from sira_cli.demo.scenes import (
@@ -77,7 +77,7 @@ Seeds {training} train, {validation} validate, {test} test.
 ## K and alpha
 
 On {validation_scenes} validation scenes (`sira sweep -p demo --captions`), by the rule in
-`sira_cli/analysis/sweep.py`: {outcome}.
+`sira_cli/analysis/caption_rule.py`: {outcome}.
 
 {choice}
 

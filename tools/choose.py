@@ -16,8 +16,8 @@ from typing import Any
 
 import yaml
 
+from sira_cli.analysis.caption_rule import ADVERSARIAL, CAPTIONS_RULE, by_captions, captions_fit
 from sira_cli.analysis.experiment import Units
-from sira_cli.analysis.sweep import ACCURACY, CAPTIONS_RULE, by_captions, captions_fit
 from sira_cli.demo.measure import SceneReport, measure
 from sira_cli.demo.questions import Questions, SceneQuestion, held_out
 from sira_cli.demo.scenes import VALIDATION_SEEDS, Scene
@@ -29,7 +29,7 @@ from sira_cli.run.lvlm import load
 FOLDER = Path(__file__).parent / "compared"
 FILE = FOLDER / "settings.yaml"
 SCENES = 160  # SIRA's K and alpha, by `sira sweep`: the first 640
-FIGURES = ("CHAIRs", "CHAIRi", "coverage", "words", ACCURACY)
+FIGURES = ("CHAIRs", "CHAIRi", "coverage", "words", ADVERSARIAL)
 # What makes a method strong, from mild to strong: 1/4, 1/2, 1 and 2 of the authors' distance from the value that does
 # nothing, which is 0, and 1 of PAI's gamma and VAF's factors. Of DoLa's cut-off it is the logarithm that is multiplied.
 # None: the authors' value, which differs between tasks or models.
@@ -167,9 +167,9 @@ def choose(method: str, scenes: int, units: Units[list[str]]) -> Chosen:
 
 
 def _change(changes: Mapping[str, Figure]) -> dict[str, float] | None:
-    if ACCURACY not in changes:
+    if ADVERSARIAL not in changes:
         return None
-    change = changes[ACCURACY]
+    change = changes[ADVERSARIAL]
     return {"value": round(change.value, 4), "low": round(change.low, 4), "high": round(change.high, 4)}
 
 

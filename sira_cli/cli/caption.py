@@ -140,9 +140,8 @@ def _run(
                 raise typer.Exit(3)
         if pictures.left_out:
             note(left_out_message(pictures.left_out))
-        places = [written.path for _, written, _ in runs if written.path is not None and written.counts.ok]
         unchecked = kind == "caption" and verify is None and schema is None
-        _advise(places, output, options.model if unchecked else None)
+        _advise([written for _, written, _ in runs], output, options.model if unchecked else None)
     if any(written.counts.failed for _, written, _ in runs):
         raise typer.Exit(3)
 
@@ -155,8 +154,9 @@ def _check_for_ray(paths: list[str], output: OutputOptions, methods: int) -> Non
         raise SettingsError("--engine ray takes one --method at a time")
 
 
-def _advise(places: list[Path], output: OutputOptions, model: ModelOptions | None) -> None:
+def _advise(written: list[Output], output: OutputOptions, model: ModelOptions | None) -> None:
     """Say what can be done with files of records; with a model, that it can check them."""
+    places = [each.path for each in written if each.path is not None and each.counts.ok]
     if len(places) > 1:
         note(f"what differs: sira compare {places[0]} {places[1]}")
     elif places and not output.json:

@@ -28,7 +28,7 @@ from sira_cli.errors import NotCalibratedError, SettingsError, SiraError, Unsupp
 from sira_cli.methods import find
 
 if TYPE_CHECKING:
-    from sira_cli.analysis.sweep import SweepReport
+    from sira_cli.analysis.sweep_report import SweepReport
     from sira_cli.models.preset import Preset
     from sira_cli.run.lvlm import Lvlm
 
@@ -167,6 +167,7 @@ def sweep(
     from sira_cli.analysis import sweep as measured
     from sira_cli.analysis.experiment import Units
     from sira_cli.analysis.questions import in_splits
+    from sira_cli.analysis.sweep_report import SweepReport
     from sira_cli.cli.terminal.fetching import check_or_fetch, images_folder
     from sira_cli.demo.questions import validation_questions
     from sira_cli.eval.benchmark import ONE_WORD
@@ -195,7 +196,7 @@ def sweep(
         events = measured.sweep(lvlm, questions, grid, units, captions=captions, batch_size=together)
         show_stages(events, len(questions.pictures))
     if units:
-        report = measured.SweepReport.of(lvlm, questions, grid, units, captions)
+        report = SweepReport.of(lvlm, questions, grid, units, captions)
         show_report(report, as_json, plot=plot)
         if write_preset is not None:
             _write_preset(report, preset, write_preset)

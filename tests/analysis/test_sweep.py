@@ -9,10 +9,13 @@ from functools import partial
 
 import pytest
 
+from sira_cli.analysis import caption_rule, sweep_report
 from sira_cli.analysis import sweep as sweeping
+from sira_cli.analysis.caption_rule import by_captions
 from sira_cli.analysis.experiment import Units
 from sira_cli.analysis.questions import Question, QuestionSet
-from sira_cli.analysis.sweep import GREEDY, Cell, Grid, SweepReport, by_captions, decisive, spread
+from sira_cli.analysis.sweep import GREEDY, Cell, Grid, decisive, spread
+from sira_cli.analysis.sweep_report import SweepReport
 from sira_cli.cli.research import _write_preset
 from sira_cli.demo.measure import measure
 from sira_cli.demo.questions import SPLITS, Questions, held_out, validation_questions
@@ -149,7 +152,7 @@ def test_figures_by_hand():
 def test_the_rule_for_scores():
     scores = {Cell(7, 0.5): 90, Cell(4, 2.0): 90 + 1e-12, Cell(4, 0.5): 90, Cell(1, 0.5): 80}
     scored = {cell: {"mean accuracy": Figure(score, score, score)} for cell, score in scores.items()}
-    assert sweeping.by_score(scored) == Cell(4, 0.5)  # ties go to the smaller K, then the smaller alpha
+    assert sweep_report.by_score(scored) == Cell(4, 0.5)  # ties go to the smaller K, then the smaller alpha
 
 
 def change(coverage: float, chair_i: float, accuracy: tuple[float, float, float] = (0, -1, 1)) -> dict[str, Figure]:
@@ -172,7 +175,7 @@ def change(coverage: float, chair_i: float, accuracy: tuple[float, float, float]
     ],
 )
 def test_which_settings_fulfil_the_rule_for_captions(of, fulfils):
-    assert sweeping.fulfils(of) is fulfils
+    assert caption_rule.fulfils(of) is fulfils
     assert by_captions({1: of, 2: change(-50, 50)}) == (1, fulfils)
 
 
@@ -297,7 +300,7 @@ def test_captions(sira, loaded, demo, tmp_path):
     assert measured[cells[1]]["coverage"] != measured[cells[2]]["coverage"]  # else equal figures would prove little
     assert code == 0
     assert record["captions"] is True
-    assert record["rule"] == sweeping.CAPTIONS_RULE
+    assert record["rule"] == caption_rule.CAPTIONS_RULE
     changes = {row.cell: row.differences for row in SweepReport.from_json(out).rows[1:]}
     best, fulfils = by_captions(changes)
     assert (Cell(**record["best"]), record["fulfils"]) == (best, fulfils)

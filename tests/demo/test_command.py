@@ -15,7 +15,8 @@ import transformers as hf
 from PIL import Image
 from safetensors import safe_open
 
-from sira_cli.analysis.sweep import Cell, SweepReport, best_setting
+from sira_cli.analysis.sweep import Cell
+from sira_cli.analysis.sweep_report import SweepReport, best_setting
 from sira_cli.demo.measure import SceneReport, load_methods, measure, read_figures, texts_of, unit
 from sira_cli.demo.questions import SPLITS, Questions, hallucinated, held_out, mentions, yes_no_question
 from sira_cli.demo.scenes import OBJECTS, TEST_SEEDS, render

@@ -13,8 +13,8 @@ import pytest
 from scipy import stats
 
 from sira_cli.analysis.bench.measure import Spread
+from sira_cli.analysis.caption_rule import by_captions, captions_fit
 from sira_cli.analysis.experiment import Units
-from sira_cli.analysis.sweep import by_captions, captions_fit
 from sira_cli.demo.measure import SceneReport
 from sira_cli.demo.questions import caption, hallucinated, held_out, mentions
 from sira_cli.demo.scenes import VALIDATION_SEEDS, Scene, SceneObject, render
