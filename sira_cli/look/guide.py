@@ -150,13 +150,12 @@ class Guide:
         return len(self.text(tokens[:first]))
 
     def _read(self, text: str) -> Reading:
-        groups = {mention.group for mention in self._mentions(text)}
-        ends = [mention.end for mention in self.rules.mentions(text)]  # also in thoughts, whose sentences are not idle
+        mentions = self._mentions(text)
         return Reading(
             text,
             place=Place.at_the_end(text),
-            missing=self._supported - groups,
-            last_name_end=max(ends, default=0),
+            missing=self._supported - {mention.group for mention in mentions},
+            last_name_end=max((mention.end for mention in mentions), default=self._text_start),
             sentence=last_sentence(text),
         )
 

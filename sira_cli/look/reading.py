@@ -45,7 +45,7 @@ class Reading:
         text: the text, with its thoughts.
         place: its end.
         missing: groups of the supported objects that it does not name.
-        last_name_end: end of the last name in it; 0 without one.
+        last_name_end: end of the last name in it; without one, start of the text after its thoughts.
         sentence: start of the sentence that goes on or comes next.
     """
 

@@ -18,7 +18,9 @@ from sira_cli.analysis.trace.run import TraceOutput, run_traces
 from sira_cli.analysis.trace.task import Trace
 from sira_cli.errors import SettingsError, UnfinishedReasoningError
 from sira_cli.eval.lmms import losses, plain_request
+from sira_cli.look.guide import Guide, GuideRules
 from sira_cli.look.second_look import SecondLook
+from sira_cli.look.words import shipped
 from sira_cli.models.progress import TextPieces
 from sira_cli.models.reasoning import ReasoningParser
 from sira_cli.models.vocabulary import Vocabulary
@@ -290,6 +292,16 @@ def test_after_a_closing_marker_alone_the_streamed_text_begins_again(vocabularie
         stream.put(torch.tensor([token]))
     stream.end()
     assert "".join(pieces) == "The cup is red.A red cup."
+
+
+@pytest.mark.parametrize("thought", ["", "<think>It is sunny. It is nice. It is warm. It is green.</think>"])
+def test_a_guide_does_not_count_the_sentences_of_a_thought(vocabularies, thought):
+    """A text may end with an object missing after sentences of its own that name nothing new."""
+    vocabulary = vocabularies["qwen3"]
+    end = vocabulary.token("<|im_end|>")
+    rules = GuideRules(ReasoningParser(vocabulary, THINKING, think=True), shipped(), [end], 512)
+    choice = Guide(rules, frozenset({"dog"})).next(vocabulary.encode(f"{thought}The picture is red."))
+    assert end in choice.ruled_out
 
 
 @pytest.mark.parametrize(("name", "think"), [("always", False), ("switch", True)])
