@@ -22,12 +22,13 @@ BESIDE = ("_version", "errors", "files", "interrupts", "parsing")  # modules bes
 TERMINAL = {"typer", "rich", "click"}
 # How dense the package may be: a line does one thing. Lines have no total; code tokens have one: a feature
 # enters with the tokens that leave. Raise a bound on purpose only, with the reason in the commit.
-CODE_TOKENS = 263_700
-TOKENS_PER_LINE = 10.5  # of code, over the whole package
-PER_THOUSAND_LINES = {"comprehensions": 46.0, "tuple assignments": 13.4}
+CODE_TOKENS = 274_200
+TOKENS_PER_LINE = 9.6  # of code, over the whole package
+TOKENS_PER_LINE_OF_A_FILE = 12.5  # of 40 lines of code or more; formulas on tensors are the densest
+PER_THOUSAND_LINES = {"comprehensions": 29.0, "tuple assignments": 2.0}
 TEXTS_TIMES_CONDITIONS = 0  # `"text" * condition` in the package: an `if` says it
 TEST_NAME = 70  # characters: a name says one promise
-FUNCTION_LINES = 70  # without its docstring; four are above 50
+FUNCTION_LINES = 50  # without its docstring
 FILE_LINES = {"sira_cli": 450, "tests": 450, "tools": 450}
 _NO_CODE = {
     *(tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT),
@@ -201,6 +202,12 @@ def test_the_package_keeps_to_its_code_tokens():
 
 def test_a_line_does_one_thing():
     assert total("code_tokens") / total("code_lines") <= TOKENS_PER_LINE
+
+
+def test_no_file_is_much_denser():
+    measured = {path: density(path) for path in modules().values()}
+    longer = {path: each for path, each in measured.items() if each.code_lines >= 40}
+    assert [p for p, each in longer.items() if each.code_tokens / each.code_lines > TOKENS_PER_LINE_OF_A_FILE] == []
 
 
 @pytest.mark.parametrize("measure", PER_THOUSAND_LINES)
