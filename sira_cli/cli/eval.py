@@ -22,14 +22,12 @@ from sira_cli.eval.cards import CARDS, find_cards, options_of_each
 from sira_cli.parsing import from_json
 
 if TYPE_CHECKING:
-    from sira_cli.eval.answers import Answers
     from sira_cli.eval.benchmark import AnswerFiles, Benchmark
     from sira_cli.eval.evaluation import Evaluation
     from sira_cli.eval.report import EvalReport
     from sira_cli.look.claims import Verify
     from sira_cli.methods.base import Method
     from sira_cli.models.preset import Preset
-    from sira_cli.pictures.find import Shard
     from sira_cli.run.lvlm import Lvlm
 
 FILES = {"csv": ".csv", "latex": ".tex"}  # options of tables in files, with the endings of their names
@@ -94,27 +92,31 @@ def eval_benchmarks(
         _list(cards)
         return
     spell({option.name: "--option" for card in cards for option in card.options})
+    direct = len(cards) == 1 and (options.images is not None or bool(options.answers))  # PATHs are its files
+    _check(options, model, decoding, direct=direct)
     given = options_of_each(cards, options.own_options or (), answered=bool(options.answers))
-    folder = None
-    if len(cards) == 1 and (options.images is not None or options.answers):
-        files = [cards[0].files_in(paths or [])]
-    else:
-        folder = _folder(paths or [], options)
-        files = [_in_folder(card, folder) for card in cards]
-    _check(options, model, decoding)
+    folder = None if direct else _folder(paths or [])
+    files = {}
+    for card in cards:
+        files[card.name] = card.files_in(paths or []) if folder is None else _in_folder(card, folder)
     sources: Sequence[AnswerFiles] = ()
     if options.answers:
         from sira_cli.eval.answers import find_files
 
-        sources = find_files(options.answers, files[0] if cards[0].several else (), options.against)
-    benchmarks = [
-        card.open(own, Asking(options.limit, given[card.name], sources, decoding.max_new_tokens, folder is not None))
-        for card, own in zip(cards, files, strict=True)
-    ]
+        questions = files[cards[0].name] if cards[0].several else ()
+        sources = find_files(options.answers, questions, options.against)
+    benchmarks = []
+    for card in cards:
+        asking = Asking(options.limit, given[card.name], sources, decoding.max_new_tokens, folder is not None)
+        benchmarks.append(card.open(files[card.name], asking))
     if sources:
-        reports = [_read(benchmarks[0], sources, options, model)]
+        reports = [_read(benchmarks[0], sources, model, options.output, paper=options.paper)]
     else:
-        reports = _ask(benchmarks, folder, options, model, decoding)
+        from sira_cli.eval.evaluation import with_controls
+
+        names_of_methods = with_controls(method_names(decoding.method), options.against)
+        methods = choose_each(names_of_methods, model, decoding)
+        reports = _ask(benchmarks, folder, methods, options, model, decoding)
     if reports:
         _show(reports, options)
     failed = {failure.picture for report in reports for failure in report.failures}
@@ -158,9 +160,14 @@ def _list_options(card: Card) -> None:
 # What is refused before anything is read.
 
 
-def _check(options: EvalOptions, model: ModelOptions, decoding: MethodsOptions) -> None:
-    """Check options that exclude each other, and files that are written."""
+def _check(options: EvalOptions, model: ModelOptions, decoding: MethodsOptions, *, direct: bool) -> None:
+    """Check options that exclude each other, or need one benchmark's files (`direct`), and files that are written."""
     output = options.output
+    for name in ("answers", "shard"):
+        if getattr(options, name) and not direct:
+            raise SettingsError(
+                f"--{name} is for one benchmark: name it, and give --images or --answers; or leave it out"
+            )
     if options.images is not None and options.answers:
         raise SettingsError("give --images FOLDER to ask the model, or --answers FILE to score answers: one of the two")
     if options.answers:
@@ -181,18 +188,13 @@ def _check(options: EvalOptions, model: ModelOptions, decoding: MethodsOptions) 
         raise SettingsError("--shard needs --output FOLDER")
 
 
-def _folder(paths: Sequence[Path], options: EvalOptions) -> Path:
+def _folder(paths: Sequence[Path]) -> Path:
     """Return the folder of benchmarks."""
     if len(paths) != 1:
         raise SettingsError(
             "give one benchmark's files with --images FOLDER to ask the model or --answers FILE to score answers, "
             f"or one PATH, a folder of benchmarks: got {len(paths)}"
         )
-    for name in ("answers", "shard"):
-        if getattr(options, name):
-            raise SettingsError(
-                f"--{name} is for one benchmark: name it, and give --images or --answers; or leave it out"
-            )
     if not paths[0].is_dir():
         raise SettingsError(f"{paths[0]}: is not a folder")
     return paths[0]
@@ -213,47 +215,51 @@ def _in_folder(card: Card, folder: Path) -> list[Path]:
 
 
 def _read(
-    benchmark: Benchmark, sources: Sequence[AnswerFiles], options: EvalOptions, model: ModelOptions
+    benchmark: Benchmark, sources: Sequence[AnswerFiles], model: ModelOptions, output: Path | None, *, paper: bool
 ) -> EvalReport:
     """Report the answers in files, with the paper's figures of the same model."""
     from sira_cli.eval.answers import read_answers
     from sira_cli.eval.paper import find_model, known_model
+    from sira_cli.eval.report import EvalReport
 
-    _check_report(benchmark, options.output)
+    _check_report(benchmark, output)
     answers = [read_answers(benchmark, source) for source in sources]
-    paper = ""
+    of_paper = ""
     given = ""
     known = {(str(one.settings["preset"]), str(one.settings["model"])) for one in answers if one.settings}
     if model.preset is not None or model.model is not None:
         preset = choose_preset(model)
         known = {(preset.name, preset.model)}
         given = known_model((preset.name, preset.model))
-    if options.paper:
+    if paper:
         if len(known) != 1:
             raise SettingsError("--paper: the answers' model is unknown: give -p PRESET")
-        paper = find_model(known.pop())
-    return _report(benchmark, answers, paper, options.output, given)
+        of_paper = find_model(known.pop())
+    return _saved(EvalReport.of(benchmark, answers, of_paper, given), output)
 
 
 def _ask(
     benchmarks: Sequence[Benchmark],
     folder: Path | None,
+    methods: Mapping[str, tuple[Preset, Method]],
     options: EvalOptions,
     model: ModelOptions,
     decoding: MethodsOptions,
 ) -> list[EvalReport]:
     """Ask one model all questions of some benchmarks, and report on each; a shard has no report."""
-    from sira_cli.eval.evaluation import Evaluation, has_captions, pictures_of, with_controls
+    from sira_cli.cli.terminal.fetching import fetch_missing, images_folder
+    from sira_cli.eval.evaluation import Evaluation, has_captions, picture_names, pictures_of
     from sira_cli.eval.paper import find_model
     from sira_cli.pictures.find import Shard
 
-    shard = None if options.shard is None else Shard.parse(options.shard)
-    images = _images(benchmarks, folder, options.images or "", shard)
-    named = method_names(decoding.method)
-    every = decoding.method.strip() == ALL  # that the model can run
-    methods = choose_each(with_controls(named, options.against), model, decoding)
     preset, first = next(iter(methods.values()))
     outputs = _outputs(benchmarks, folder, options, preset)
+    shard = None if options.shard is None else Shard.parse(options.shard)
+    images = images_folder(options.images, None if folder is None else folder / "images")
+    for benchmark in benchmarks:
+        names = [name for name in picture_names(benchmark) if shard is None or shard.holds(name)]
+        fetch_missing(options.images, names, images)
+    every = decoding.method.strip() == ALL  # that the model can run
 
     @functools.cache
     def load() -> Lvlm:
@@ -264,7 +270,7 @@ def _ask(
 
     if every and options.engine == "local":
         methods = able(load(), methods)
-    asked = {name: methods[name] for name in named if name in methods}
+    asked = {name: methods[name] for name in method_names(decoding.method) if name in methods}
     looks = _looks(asked, preset, options, every=every)
     evaluations = [
         Evaluation(
@@ -283,18 +289,19 @@ def _ask(
         for benchmark, output in zip(benchmarks, outputs, strict=True)
     ]
     paper = find_model((preset.name, preset.model)) if options.paper else ""
-    reports = [_evaluate(evaluation, load, paper, options) for evaluation in evaluations]
+    reports = [_evaluate(evaluation, load, paper) for evaluation in evaluations]
     return [report for report in reports if report is not None]
 
 
-def _evaluate(evaluation: Evaluation, load: Callable[[], Lvlm], paper: str, options: EvalOptions) -> EvalReport | None:
+def _evaluate(evaluation: Evaluation, load: Callable[[], Lvlm], paper: str) -> EvalReport | None:
     """Ask all questions of a benchmark, and report on the answers; None for a shard."""
     output = evaluation.output
-    with resumable(output is not None, options.overwrite):
+    shard = evaluation.shard
+    with resumable(output is not None, evaluation.overwrite):
         show_stages(evaluation.events(load))
-    if options.shard is None:
-        return _report(evaluation.benchmark, evaluation.answers, paper, output)
-    note(f"shard {options.shard} is done: when all are, score them: --answers {output}")
+    if shard is None:
+        return _saved(evaluation.report(paper), output)
+    note(f"shard {shard.index}/{shard.count} is done: when all are, score them: --answers {output}")
     if any(answers.failures for answers in evaluation.answers):
         raise typer.Exit(3)
     return None
@@ -341,26 +348,6 @@ def _looks(
     return looks
 
 
-def _images(benchmarks: Sequence[Benchmark], folder: Path | None, given: str, shard: Shard | None) -> Path:
-    """Return the folder of pictures; those at a URL are fetched first, into `images/` or the cache."""
-    from sira_cli.cli.terminal.fetching import fetch_missing
-    from sira_cli.eval.evaluation import picture_names
-    from sira_cli.models.presets import cache
-    from sira_cli.pictures.fetching import check_web_folder, folder_name
-    from sira_cli.pictures.web import is_web
-
-    if not is_web(given):
-        return Path(given) if given or folder is None else folder / "images"
-    check_web_folder(given)
-    place = cache() / "pictures" / folder_name(given) if folder is None else folder / "images"
-    for benchmark in benchmarks:
-        names = picture_names(benchmark)
-        if shard is not None:
-            names = [name for name in names if shard.holds(name)]
-        fetch_missing(given, names, place)
-    return place
-
-
 def _check_report(benchmark: Benchmark, output: Path | None) -> None:
     """Check that a report in the output folder, which will be replaced, is of the same benchmark."""
     if output is None:
@@ -395,15 +382,8 @@ def _show(reports: Sequence[EvalReport], options: EvalOptions) -> None:
         write_whole(options.latex, combined.to_latex().encode())
 
 
-def _report(
-    benchmark: Benchmark, answers: Sequence[Answers], paper: str, output: str | Path | None, model: str = ""
-) -> EvalReport:
-    """Report on answers, and write report.json."""
-    from sira_cli.eval.report import EvalReport
-    from sira_cli.files import make_folder
-
-    report = EvalReport.of(benchmark, answers, paper, model)
+def _saved(report: EvalReport, output: str | Path | None) -> EvalReport:
+    """Return a report, written to report.json in the output folder."""
     if output is not None:
-        make_folder(Path(output))
         save_report(report, Path(output) / "report.json")
     return report

@@ -93,6 +93,15 @@ def test_where_no_picture_is_nothing_is_asked(pope, server, loaded):
     assert err.endswith(": is --images right?\n")
 
 
+def test_what_is_refused_is_refused_before_any_is_fetched(pope, server, url, tmp_path):
+    """A method that does not exist, and a folder with the report of another benchmark."""
+    (tmp_path / "report.json").write_text('{"benchmark": "chair"}')
+    for wrong, said in ((("--method", "nosuch"), "nosuch"), (("-o", tmp_path), "holds the report of chair")):
+        code, _, err = pope(*wrong, images=url)
+        assert (code, server.asked) == (2, [])
+        assert said in err
+
+
 def test_in_a_folder_of_benchmarks_they_are_kept_there(sira, scenes, server, url, loaded, tmp_path):
     """Pictures that are in images/ are not fetched, such as AMBER's, which are elsewhere."""
     folder = tmp_path / "benchmarks"

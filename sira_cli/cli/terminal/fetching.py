@@ -17,32 +17,33 @@ from sira_cli.pictures.web import is_web
 SAMPLE = 5  # pictures that tell the size of the others
 
 
-def images_folder(images: str | None) -> Path:
-    """Return the folder of a command's pictures; of those at a URL it is in the cache, and may not exist yet."""
+def images_folder(images: str | None, usual: Path | None = None) -> Path:
+    """Return the folder of a command's pictures; the `usual` one, or the cache, has those at a URL once fetched."""
     if images is None or not is_web(images):
-        return Path(images or "")
+        return Path(images or usual or "")
     check_web_folder(images)
-    return cache() / "pictures" / folder_name(images)
+    return usual or cache() / "pictures" / folder_name(images)
 
 
 def check_or_fetch(images: str | None, names: Sequence[str]) -> None:
     """Check that the folder of a command's pictures holds any of them; those at a URL are fetched first."""
     folder = images_folder(images)
-    if images is not None and is_web(images):
-        fetch_missing(images, names, folder)
+    fetch_missing(images, names, folder)
     check_images(folder, names)
 
 
-def fetch_missing(url: str, names: Sequence[str], folder: Path) -> None:
-    """Fetch the pictures that a folder lacks; those that fail are tried once more, and then left out with a note.
+def fetch_missing(images: str | None, names: Sequence[str], folder: Path) -> None:
+    """Fetch pictures at a URL that a folder lacks; those that fail are tried once more, and then left out with a note.
 
     Raises:
         PictureError: none of the first pictures can be fetched.
     """
+    if images is None or not is_web(images):
+        return
     wanted = not_here(names, folder)
     if not wanted:
         return
-    first = _fetch(url, wanted[:SAMPLE], folder)
+    first = _fetch(images, wanted[:SAMPLE], folder)
     sizes = [one.size for one in first if not one.error]
     if not sizes:
         others = len(wanted) - 1
@@ -52,12 +53,12 @@ def fetch_missing(url: str, names: Sequence[str], folder: Path) -> None:
     if rest:
         size = sum(sizes) / len(sizes) * len(wanted)
         note(
-            f"fetching {len(wanted):,} pictures from {public(url)} to {folder}, about {size / 1e6:,.0f} MB "
+            f"fetching {len(wanted):,} pictures from {public(images)} to {folder}, about {size / 1e6:,.0f} MB "
             f"by the first {len(first)}; they are kept"
         )
-    results = first + _fetch(url, rest, folder)
+    results = first + _fetch(images, rest, folder)
     if any(one.error for one in results):
-        results = _fetch(url, [one.name for one in results if one.error], folder)
+        results = _fetch(images, [one.name for one in results if one.error], folder)
     failed = [one for one in results if one.error]
     if failed:
         note(
