@@ -12,7 +12,7 @@ import shutil
 import subprocess
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -137,22 +137,37 @@ def violations(browser: Browser) -> list[tuple[str, str]]:
 
 
 @contextmanager
-def running_browser() -> Iterator[Browser]:
-    """Starts the driver on a free port; both end with the block."""
-    driver = subprocess.Popen([DRIVER, "--port=0"], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
+def running_driver() -> Iterator[str]:
+    """Starts the driver on a free port, and gives its address; it ends with the block."""
+    driver = subprocess.Popen([DRIVER, "--port=0"], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
     try:
-        port = next(
-            match[1] for line in driver.stdout if (match := re.search(r"started successfully on port (\d+)", line))
-        )
-        browser = Browser(f"http://127.0.0.1:{port}")
-        try:
-            yield browser
-        finally:
-            browser.close()
+        said = []
+        for line in driver.stdout:
+            said.append(line)
+            if match := re.search(r"started successfully on port (\d+)", line):
+                yield f"http://127.0.0.1:{match[1]}"
+                return
+        raise ConnectionError(f"{DRIVER} ended before it listened: {''.join(said)}")
     finally:
         driver.terminate()
         driver.wait(timeout=30)
         driver.stdout.close()
+
+
+@contextmanager
+def running_browser(attempts: int = 3) -> Iterator[Browser]:
+    """Starts a driver and its browser; both end with the block. Another program can take the driver's port first."""
+    with ExitStack() as running:
+        for attempt in range(1, attempts + 1):
+            try:
+                address = running.enter_context(running_driver())
+                break
+            except ConnectionError:
+                if attempt == attempts:
+                    raise
+        browser = Browser(address)
+        running.callback(browser.close)
+        yield browser
 
 
 def texts(browser: Browser, selector: str) -> list[str]:
