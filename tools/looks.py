@@ -147,11 +147,12 @@ def _draw(lvlm: Lvlm, task: Caption, scenes: Sequence[Scene]) -> list[list[str]]
     inputs = lvlm.to_device(lvlm.prepare(pictures, prompts))
     seeds = lvlm.text_seeds([str(scene.seed) for scene in scenes], prompts)
     trail = Trail(range(len(scenes)))
-    drawn = lvlm.best(task.verify).drawn(inputs, seeds, task="caption", trail=trail, schema=None)
-    looks = task.second_look(lvlm).at(pictures, inputs, trail)
+    second_look = task.second_look(lvlm)
+    drawn = lvlm.best(second_look, task.kind, None).drawn(inputs, seeds, trail)
+    looks = second_look.at(pictures, inputs, trail)
     rows = []
     for scene, captions, look in zip(scenes, drawn, looks, strict=True):
-        finished = [task.checked(caption, look) for caption in captions]
+        finished = [look.checked(caption) for caption in captions]
         own = finished[0]
         marked = unsupported({"objects": own.objects, "verify": own.verify})
         by_chance = random.Random(scene.seed).choice(finished)
@@ -164,7 +165,8 @@ def _guide(lvlm: Lvlm, task: Caption, scenes: Sequence[Scene]) -> list[list[str]
     pictures = [render(scene)[0] for scene in scenes]
     prompts = [lvlm.preset.prompts.caption] * len(scenes)
     seeds = lvlm.text_seeds([str(scene.seed) for scene in scenes], prompts)
-    answers = task.decoded(lvlm, pictures, lvlm.prepare(pictures, prompts), seeds)
+    inputs = lvlm.to_device(lvlm.prepare(pictures, prompts))
+    answers = task.way(lvlm).answers(pictures, inputs, seeds)
     return [[answer.text] for answer in answers]
 
 

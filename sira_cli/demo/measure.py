@@ -126,7 +126,7 @@ def count(
 
 def texts_of(lvlm: Lvlm, pictures: Sequence[Image.Image], prompts: Sequence[str], task: str = "caption") -> list[str]:
     """Decode texts together, or one by one if the method takes one at a time."""
-    asking = TASKS[task](lvlm.preset, lvlm.decoder, "")
+    way = TASKS[task](lvlm.preset, lvlm.decoder, "").way(lvlm)
     size = BATCH * 2 if lvlm.batches else 1
     texts = []
     for start in range(0, len(pictures), size):
@@ -134,7 +134,7 @@ def texts_of(lvlm: Lvlm, pictures: Sequence[Image.Image], prompts: Sequence[str]
         inputs = lvlm.prepare(pictures[part], prompts[part])
         rows = len(prompts[part])
         seeds = lvlm.text_seeds([""] * rows, list(map(str, range(rows))))
-        for answer in asking.decoded(lvlm, [], inputs, seeds):
+        for answer in way.answers([], lvlm.to_device(inputs), seeds):
             texts.append(answer.text)
     return texts
 

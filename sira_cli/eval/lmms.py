@@ -130,12 +130,12 @@ def answers(lvlm: Lvlm, requests: Sequence[Request], batch_size: int, task: str)
         groups.setdefault(request.settings, []).append(number)
     for settings, numbers in groups.items():
         under = lvlm.under(lvlm.decoder, lvlm.preset.with_settings(**dict(settings)))
-        decoding = TASKS[task](under.preset, under.decoder, "")
+        way = TASKS[task](under.preset, under.decoder, "").way(under)
         for batch in _batches(numbers, batch_size if under.batches else 1):
             asked = [requests[number] for number in batch]
             inputs, hashes = prepared(under, asked)
             seeds = under.text_seeds(hashes, [request.prompt for request in asked])
-            texts = decoding.decoded(under, [], inputs, seeds)
+            texts = way.answers([], under.to_device(inputs), seeds)
             for number, request, answer in zip(batch, asked, texts, strict=True):
                 if answer.error:
                     _log.warning("%s: no answer: %s", request.name, answer.error)

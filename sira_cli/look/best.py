@@ -7,12 +7,12 @@ the text     that of the best caption, unchanged
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import replace
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from sira_cli.look.claims import unsupported
-from sira_cli.look.second_look import PictureLook, SecondLook
+from sira_cli.look.second_look import SecondLook
 from sira_cli.models.model import LoadedModel
 from sira_cli.models.progress import Trail
 from sira_cli.models.several import several
@@ -22,69 +22,61 @@ if TYPE_CHECKING:
     from sira_cli.methods.prompts import Shown
     from sira_cli.models.schema import Schema
 
-Finish = Callable[[Answer, PictureLook], Answer]
 
-
+@dataclass(frozen=True)
 class BestCaptions:
-    """Captions that are chosen among several, with a loaded model and its method."""
+    """Captions that are chosen among several, with a loaded model and its method.
 
-    def __init__(self, lvlm: LoadedModel, look: SecondLook) -> None:
-        """Prepare to choose by a second look of the same model."""
-        self._lvlm = lvlm
-        self._look = look
-        self._settings = lvlm.preset.best
+    Attributes:
+        lvlm: the model.
+        look: its second look.
+        kind: of the task, `caption` or `ask`.
+        schema: a schema that all captions follow.
+    """
 
-    def answers(
-        self,
-        images: Sequence[Shown],
-        inputs: Any,
-        finish: Finish,
-        *,
-        seeds: Sequence[int],
-        task: str,
-        schema: Schema | None = None,
-    ) -> list[Answer]:
+    lvlm: LoadedModel
+    look: SecondLook
+    kind: str
+    schema: Schema | None
+
+    def answers(self, images: Sequence[Shown], inputs: Any, seeds: Sequence[int]) -> list[Answer]:
         """Return the best caption of each of B pictures.
 
         Args:
             images: the pictures.
             inputs: of their prompts, on the model's device.
-            finish: puts a caption into its final form, with the objects that it names and their support.
             seeds: one per picture.
-            task: `caption` or `ask`.
-            schema: a schema that all captions follow.
 
         Returns:
             B answers. Where the best is not the method's own, `draft` is that one, and `removed` its objects that the
             best does not name.
         """
         trail = Trail(range(len(images)))
-        drawn = self.drawn(inputs, seeds, task=task, trail=trail, schema=schema)
-        looks = self._look.at(images, inputs, trail)
+        drawn = self.drawn(inputs, seeds, trail)
+        looks = self.look.at(images, inputs, trail)
         answers = []
         for captions, look in zip(drawn, looks, strict=True):
-            finished = [finish(caption, look) for caption in captions]
-            answers.append(chosen(finished))
+            checked = [look.checked(caption, self.schema) for caption in captions]
+            answers.append(chosen(checked))
         return answers
 
-    def drawn(
-        self, inputs: Any, seeds: Sequence[int], *, task: str, trail: Trail, schema: Schema | None
-    ) -> list[list[Answer]]:
+    def drawn(self, inputs: Any, seeds: Sequence[int], trail: Trail) -> list[list[Answer]]:
         """Return the captions of each picture, the method's own first."""
-        lvlm = self._lvlm
+        lvlm = self.lvlm
+        settings = lvlm.preset.best
         texts = several(
             lvlm,
             inputs,
             seeds,
-            count=self._settings.captions,
-            heat=self._settings.heat,
-            task=task,
+            count=settings.captions,
+            heat=settings.heat,
+            task=self.kind,
             trail=trail,
-            schema=schema,
+            schema=self.schema,
         )
         counts = zip(texts.tokens, *lvlm.lengths(inputs), strict=True)
         return [
-            [lvlm.answer_of(tokens, image_tokens, prompt_tokens, schema) for tokens in rows]
+            [lvlm.answer_of(tokens, image_tokens, prompt_tokens, self.schema) for tokens in rows]
             for rows, image_tokens, prompt_tokens in counts
         ]
 

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from sira_cli.look.claims import Claim, Verify, without_places
+from sira_cli.look.claims import Claim, without_places
 from sira_cli.look.guide import Guide, GuideRules
 from sira_cli.look.redecoding import Redecoder
 from sira_cli.look.second_look import PictureLook, SecondLook
@@ -51,33 +51,24 @@ class _Caption:
 class GuidedCaptions:
     """Captions that name supported objects only, with a loaded model and its method."""
 
-    def __init__(self, lvlm: LoadedModel, verify: Verify) -> None:
+    def __init__(self, lvlm: LoadedModel, look: SecondLook, kind: str) -> None:
+        """Prepare to guide by a second look of the same model; `kind` is the task's, `caption` or `ask`."""
         lvlm = copy.copy(lvlm)
         if lvlm.sira.beta is None:
             lvlm.sira = replace(lvlm.sira, beta=lvlm.preset.guide.cut_off)
-        self.look = SecondLook(lvlm, verify)
         self._lvlm = lvlm
-        self._threshold = verify.threshold(lvlm.preset)
+        self._look = look
+        self._kind = kind
         limit = lvlm.preset.generation.max_new_tokens
-        self._rules = GuideRules(lvlm.parser, self.look.finder.words, lvlm.ends.ids, limit)
+        self._rules = GuideRules(lvlm.parser, look.finder.words, lvlm.ends.ids, limit)
 
-    def answers(
-        self,
-        images: Sequence[Shown],
-        inputs: Any,
-        settings: dict[str, Any],
-        *,
-        seeds: Sequence[int],
-        task: str,
-    ) -> list[Answer]:
+    def answers(self, images: Sequence[Shown], inputs: Any, seeds: Sequence[int]) -> list[Answer]:
         """Return the guided captions of B pictures, with the objects that were asked about.
 
         Args:
             images: the pictures.
             inputs: of their prompts, on the model's device.
-            settings: of the look, for the records (`Verify.settings`).
             seeds: one per picture.
-            task: `caption` or `ask`.
         """
         lvlm = self._lvlm
         guide = lvlm.preset.guide
@@ -88,11 +79,11 @@ class GuidedCaptions:
             seeds,
             count=guide.captions,
             heat=guide.heat,
-            task=task,
+            task=self._kind,
             trail=trail,
             with_first=True,
         )
-        looks = self.look.at(images, inputs, trail)
+        looks = self._look.at(images, inputs, trail)
         captions = list(map(self._caption, drawn.tokens, looks))
         guides = {}
         begun = {}
@@ -100,7 +91,7 @@ class GuidedCaptions:
             if caption.begun != caption.draft:
                 guides[row] = caption.guide
                 begun[row] = caption.begun
-        redecoder = Redecoder(lvlm, inputs, seeds, task=task, trail=drawn.trail)
+        redecoder = Redecoder(lvlm, inputs, seeds, task=self._kind, trail=drawn.trail)
         redecoded = redecoder.decode(guides, begun)
         answers = []
         for row, lengths in enumerate(zip(*lvlm.lengths(inputs), strict=True)):
@@ -108,7 +99,7 @@ class GuidedCaptions:
             answer = lvlm.answer_of(redecoded.get(row, caption.draft), *lengths)
             if row in redecoded:
                 answer = _without_rest(answer, caption.text)
-            answers.append(self._finished(answer, caption, looks[row], settings))
+            answers.append(self._finished(answer, caption, looks[row]))
         return answers
 
     def _caption(self, texts: Sequence[list[int]], look: PictureLook) -> _Caption:
@@ -120,10 +111,11 @@ class GuidedCaptions:
             for thing in words.things(text):
                 things.setdefault(thing.name, replace(thing, spans=()))
         claims = look.check("", list(things.values())).objects
+        threshold = self._look.settings["min_support"]
         doubted = []
         supported = set()
         for claim in claims:
-            if claim.support < self._threshold:
+            if claim.support < threshold:
                 doubted.append(claim)
             else:
                 supported.add(words.group(claim.thing))
@@ -134,7 +126,7 @@ class GuidedCaptions:
             begun = draft[:-1]  # a name of several tokens
         return _Caption(guide, draft, begun, plain[0], claims, doubted)
 
-    def _finished(self, answer: Answer, caption: _Caption, look: PictureLook, settings: dict[str, Any]) -> Answer:
+    def _finished(self, answer: Answer, caption: _Caption, look: PictureLook) -> Answer:
         """Return a caption in its final form, with the claims about its picture."""
         text_settings = self._lvlm.preset.text
         words = self._rules.words
@@ -145,7 +137,7 @@ class GuidedCaptions:
         drafted = words.things(caption.text)
         groups = {thing.group for thing in drafted}
         answer = replace(
-            check.added_to(finished, settings),
+            check.added_to(finished, self._look.settings),
             candidates=without_places(sorted(caption.claims, key=lambda claim: -claim.support)),
             added=sorted(name for name in named if words.group(name) not in groups),
             forbidden=sorted(claim.thing for claim in caption.doubted),

@@ -28,7 +28,7 @@ from sira_cli.methods.prompts import pictures_of
 from sira_cli.models.model import LoadedModel
 from sira_cli.models.progress import Trail
 from sira_cli.models.schema import Schema
-from sira_cli.models.texts import Answer, TextSettings
+from sira_cli.models.texts import Answer
 from sira_cli.models.vocabulary import Vocabulary
 
 if TYPE_CHECKING:
@@ -51,11 +51,20 @@ class _Around(NamedTuple):
 
 
 class SecondLook:
-    """Asks a loaded model about the objects that texts name; `finder` finds these."""
+    """Asks a loaded model about the objects that texts name.
+
+    Attributes:
+        finder: finds these objects.
+        settings: of the look, as in records.
+        text_settings: changes to the texts, as of the model's preset.
+    """
 
     def __init__(self, lvlm: LoadedModel, verify: Verify | None = None) -> None:
         self._lvlm = lvlm
-        self.finder = ObjectFinder(verify or Verify(), lvlm.preset)
+        verify = verify or Verify()
+        self.finder = ObjectFinder(verify, lvlm.preset)
+        self.settings = verify.settings(lvlm.preset)
+        self.text_settings = lvlm.preset.text
         self._yes, self._no = answer_tokens(lvlm.vocabulary, *lvlm.preset.verify.answers)
         self._worded: dict[str, _Around] = {}  # of the prompts of questions
 
@@ -188,25 +197,29 @@ class PictureLook:
 
         return look.finder.check(text, claims, answer, self._earlier, named)
 
-    def check_values(
-        self, answer: Answer, schema: Schema, settings: dict[str, Any], text_settings: TextSettings
-    ) -> Answer:
-        """Return the final answer of a text that has followed a schema, with the objects that its strings name.
+    def checked(self, answer: Answer, schema: Schema | None = None) -> Answer:
+        """Return a decoded answer in its final form, with the support of the objects that it names.
 
+        Of a text that has followed a schema, the strings name them:
         ["dog", "oak tree"]                                     each tag is looked at
         [{"name": "dog", "attributes": ["red", "with a cat"]}]  the cat is in an attribute, the dog in an object
         [{"name": "dog", "confidence": 0.95}]                   the dog's support becomes its confidence
         """
+        text_settings = self._look.text_settings
         finished = text_settings.finished(answer)
-        if schema.as_tags:
+        if schema is None:
+            check = self.check(finished.text)
+        elif schema.as_tags:
             tags = _placed_tags(answer.data or [], len(text_settings.prefix))
-            return self._check_strings(finished.text, tags).added_to(finished, settings)
-        check = self._check_strings(finished.text, _placed_strings(finished.text))
-        data = self._supported(finished.data, {claim.thing: claim.support for claim in check.objects})
-        if data != finished.data:
-            finished = replace(finished, data=data, text=json.dumps(data, ensure_ascii=False))
-            check = self._check_strings(finished.text, _placed_strings(finished.text))  # other places, no new questions
-        return check.added_to(finished, settings)
+            check = self._check_strings(finished.text, tags)
+        else:
+            check = self._check_strings(finished.text, _placed_strings(finished.text))
+            data = self._supported(finished.data, {claim.thing: claim.support for claim in check.objects})
+            if data != finished.data:
+                finished = replace(finished, data=data, text=json.dumps(data, ensure_ascii=False))
+                # Other places, no new questions.
+                check = self._check_strings(finished.text, _placed_strings(finished.text))
+        return check.added_to(finished, self._look.settings)
 
     def _check_strings(self, text: str, strings: Iterable[tuple[int, str]]) -> Check:
         """Check a text whose strings, each with its place, name the objects."""

@@ -12,7 +12,6 @@ from typing import Any, Self, TypeVar
 from sira_cli.errors import UnfinishedJsonError, UnfinishedReasoningError
 from sira_cli.look.best import BestCaptions
 from sira_cli.look.claims import Check, Verify
-from sira_cli.look.guiding import GuidedCaptions
 from sira_cli.look.second_look import SecondLook
 from sira_cli.look.words import WordList
 from sira_cli.methods.base import Method
@@ -21,7 +20,7 @@ from sira_cli.models.load import read_model
 from sira_cli.models.model import LoadedModel
 from sira_cli.models.preset import Preset
 from sira_cli.models.processor import refusing
-from sira_cli.models.schema import SchemaSource
+from sira_cli.models.schema import Schema, SchemaSource
 from sira_cli.pictures.names import as_text
 from sira_cli.pictures.picture import Picture
 from sira_cli.pictures.sources import PictureSource, as_picture
@@ -61,13 +60,9 @@ class Lvlm(LoadedModel):
         """Return a second look by this model."""
         return SecondLook(self, verify)
 
-    def guided(self, verify: Verify) -> GuidedCaptions:
-        """Return captions of this model that name supported objects only."""
-        return GuidedCaptions(self, verify)
-
-    def best(self, verify: Verify) -> BestCaptions:
-        """Return the choice among several captions of this model."""
-        return BestCaptions(self, self.look(verify))
+    def best(self, look: SecondLook, kind: str, schema: Schema | None) -> BestCaptions:
+        """Return the choice among several captions of this model by its second look; `kind` is the task's."""
+        return BestCaptions(self, look, kind, schema)
 
     def runner(
         self,

@@ -26,11 +26,9 @@ from sira_cli.run.records import Result, hash_of
 
 if TYPE_CHECKING:
     from sira_cli.look.best import BestCaptions
-    from sira_cli.look.guiding import GuidedCaptions
-    from sira_cli.look.second_look import PictureLook, SecondLook
-    from sira_cli.methods.prompts import Shown
+    from sira_cli.look.second_look import SecondLook
     from sira_cli.models.model import LoadedModel
-    from sira_cli.models.progress import Trail
+    from sira_cli.run.ways import Way
 
 OPENED = 2  # pictures
 # Fields of an answer that its record has by the same names; of warnings, there are more about the picture.
@@ -243,98 +241,42 @@ class PictureTask(Task[Result]):
         self, lvlm: LoadedModel, batch: Batch[Result], on_text: Callable[[str], None] | None = None
     ) -> Sequence[Answer]:
         """Return the model's answer about each picture of a prepared batch."""
-        if self.choices:
-            return lvlm.choose(batch.inputs, self.choices)
         seeds = lvlm.text_seeds([item.sha256 for item in batch.items], [item.prompt for item in batch.items])
-        return self.decoded(lvlm, batch.images, batch.inputs, seeds, on_text)
+        return self.way(lvlm, on_text).answers(batch.images, lvlm.to_device(batch.inputs), seeds)
 
-    def decoded(
-        self,
-        lvlm: Any,
-        images: Sequence[Shown],
-        inputs: Any,
-        seeds: Sequence[int],
-        on_text: Callable[[str], None] | None = None,
-    ) -> list[Answer]:
-        """Decode a text about each picture, and return the final answers.
+    def way(self, lvlm: Any, on_text: Callable[[str], None] | None = None) -> Way:
+        """Return the way in which a loaded model answers this task.
 
         Args:
-            lvlm: the loaded model, under the task's method.
-            images: the pictures, if the task needs them (`needs_images`).
-            inputs: of their prompts, from `LoadedModel.prepare`.
-            seeds: one per picture, from `LoadedModel.text_seeds`.
+            lvlm: the loaded model, under the task's method and preset.
             on_text: called with pieces of the text, if there is one picture and the task `streams`.
         """
-        inputs = lvlm.to_device(inputs)
+        from sira_cli.look.guiding import GuidedCaptions
+        from sira_cli.run.ways import CheckedText, GivenAnswers, PlainText
+
+        if self.choices:
+            return GivenAnswers(lvlm, self.choices)
+        text = PlainText(lvlm, self.kind, self.words, self.schema, on_text)
         match self.verify and self.verify.mode:
             case None:
-                answers = self._written(lvlm, inputs, seeds, on_text=on_text)
-                return [self.preset.text.finished(answer) for answer in answers]
+                return text
             case "flag":
-                return self._checked(lvlm, images, inputs, seeds)
+                return CheckedText(text, self.second_look(lvlm))
             case "guide":
-                guided: GuidedCaptions = self._look("guide", lvlm, lvlm.guided)
-                return guided.answers(images, inputs, self._how, seeds=seeds, task=self.kind)
+                return GuidedCaptions(lvlm, self.second_look(lvlm), self.kind)
             case _:
-                best: BestCaptions = self._look("best", lvlm, lvlm.best)
-                return best.answers(images, inputs, self.checked, seeds=seeds, task=self.kind, schema=self.schema)
-
-    def _written(
-        self,
-        lvlm: LoadedModel,
-        inputs: Any,
-        seeds: Sequence[int],
-        *,
-        on_text: Callable[[str], None] | None = None,
-        trail: Trail | None = None,
-    ) -> list[Answer]:
-        """Return the texts as they are decoded."""
-        return lvlm.answer(
-            inputs,
-            on_text,
-            words=self.words,
-            seeds=seeds,
-            task=self.kind,
-            trail=trail,
-            schemas=None if self.schema is None else [self.schema] * len(seeds),
-        )
-
-    def _checked(self, lvlm: LoadedModel, images: Sequence[Shown], inputs: Any, seeds: Sequence[int]) -> list[Answer]:
-        """Return the texts with a second look at the objects that they name."""
-        from sira_cli.models.progress import Trail
-
-        trail = Trail(range(len(images)))
-        answers = self._written(lvlm, inputs, seeds, trail=trail)
-        looks = self.second_look(lvlm).at(images, inputs, trail)
-        return [self.checked(answer, look) for answer, look in zip(answers, looks, strict=True)]
+                best: BestCaptions = lvlm.best(self.second_look(lvlm), self.kind, self.schema)
+                return best
 
     def second_look(self, lvlm: Any) -> SecondLook:
-        """Return the second look of a loaded model."""
-        look: SecondLook = self._look("flag", lvlm, lvlm.look)
-        return look
-
-    def _look(self, mode: str, lvlm: LoadedModel, make: Callable[[Verify], Any]) -> Any:
-        """Return a look at pictures, which is made once for a model under its method."""
+        """Return the second look of a loaded model, which is made once for a model under its method."""
         assert self.verify is not None
-        known, look = lvlm.memo.get(mode, (None, None))
-        if known is not self.verify:
-            look = make(self.verify)
-            lvlm.memo[mode] = self.verify, look
+        look: SecondLook
+        verify, look = lvlm.memo.get("look", (None, None))
+        if verify is not self.verify:
+            look = lvlm.look(self.verify)
+            lvlm.memo["look"] = self.verify, look
         return look
-
-    def checked(self, answer: Answer, look: PictureLook) -> Answer:
-        """Return a decoded answer in its final form, with the support of the objects that it names."""
-        text = self.preset.text
-        if self.schema is not None:
-            return look.check_values(answer, self.schema, self._how, text)
-        answer = text.finished(answer)
-        return look.check(answer.text).added_to(answer, self._how)
-
-    @property
-    def _how(self) -> dict[str, Any]:
-        """The settings of the second look that there is."""
-        assert self.how is not None
-        return self.how
 
     def settle(self, lvlm: LoadedModel | None, item: Item[Result], answer: Answer, milliseconds: float = 0.0) -> None:
         """Give an item its record."""

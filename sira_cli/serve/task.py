@@ -103,7 +103,7 @@ class ChatTask(Task[Result]):
         if self.about.verify is None:
             answers = self._written(lvlm, jobs, inputs, seeds)
         elif self.about.verify.guides:  # their texts are final as they are decoded
-            answers = self.about.decoded(lvlm, batch.images, inputs, seeds)
+            answers = self.about.way(lvlm).answers(batch.images, inputs, seeds)
         else:
             trail = Trail(range(len(jobs)))
             answers = self._written(lvlm, jobs, inputs, seeds, trail)
@@ -146,7 +146,7 @@ class ChatTask(Task[Result]):
         try:
             final = job.final(answer.answer)
             if answer.look is not None:
-                final = task.checked(final, answer.look)
+                final = answer.look.checked(final, task.schema)
             elif task.verify is None:
                 final = task.preset.text.finished(final)
             task.settle(lvlm, item, final, milliseconds)

@@ -206,20 +206,18 @@ class VllmLook(SecondLook):
 class VllmBest(BestCaptions):
     """Captions to choose among, all of which vLLM decodes at once."""
 
-    _lvlm: VllmLvlm
+    lvlm: VllmLvlm
 
-    def drawn(
-        self, inputs: Any, seeds: Sequence[int], *, task: str, trail: Trail, schema: Schema | None
-    ) -> list[list[Answer]]:
+    def drawn(self, inputs: Any, seeds: Sequence[int], trail: Trail) -> list[list[Answer]]:
         """Return the captions of each picture, the method's own first; as in process, by the same seeds."""
-        schemas = None if schema is None else [schema]
-        own = self._lvlm.answer(inputs, seeds=seeds, schemas=schemas)
-        others = self._settings.captions - 1
+        schemas = None if self.schema is None else [self.schema]
+        own = self.lvlm.answer(inputs, seeds=seeds, schemas=schemas)
+        others = self.lvlm.preset.best.captions - 1
         prompts = [prompt for prompt in inputs["prompts"] for _ in range(others)]
         drawn: list[int] = []
         for seed in seeds:
             drawn += seeds_of(seed, 1 + others)[1:]
-        heated = at_heat(self._lvlm, self._settings.heat)
+        heated = at_heat(self.lvlm, self.lvlm.preset.best.heat)
         samples = iter(heated.answer({"prompts": prompts}, seeds=drawn, schemas=schemas))
         return [[first, *itertools.islice(samples, others)] for first in own]
 
@@ -252,9 +250,9 @@ class VllmLvlm(Lvlm):
         """Return a second look whose questions vLLM answers."""
         return VllmLook(self, verify)
 
-    def best(self, verify: Verify) -> BestCaptions:
-        """Return the choice among several captions that vLLM decodes."""
-        return VllmBest(self, self.look(verify))
+    def best(self, look: SecondLook, kind: str, schema: Schema | None) -> BestCaptions:
+        """Return the choice among several captions that vLLM decodes, by its second look."""
+        return VllmBest(self, look, kind, schema)
 
     def runner(
         self, task: Task[R], batch_size: Any = None, *, done: Any = lambda name: "", on_text: Any = None

@@ -101,7 +101,7 @@ def test_a_batch_has_the_best_of_captions_decoded_alone(demo, method):
     shown = pictures(5)
     prompts = [preset.prompts.caption] * len(shown)
     seeds = list(range(5))
-    answers = task.decoded(lvlm, shown, lvlm.prepare(shown, prompts), seeds)
+    answers = task.way(lvlm).answers(shown, lvlm.prepare(shown, prompts), seeds)
     changed = 0
     for picture, seed, answer in zip(shown, seeds, answers, strict=True):
         texts = decoded_alone(lvlm, picture, seed)
@@ -114,7 +114,7 @@ def test_a_batch_has_the_best_of_captions_decoded_alone(demo, method):
 def test_tags_are_chosen_too(demo):
     task = Caption.of(demo.preset, demo.decoder, verify="best", schema=Schema.of("tags", tags=True)).at(demo.revision)
     (picture,) = pictures(1)
-    (answer,) = task.decoded(demo, [picture], demo.prepare([picture], [task.prompt]), [0])
+    (answer,) = task.way(demo).answers([picture], demo.prepare([picture], [task.prompt]), [0])
     assert answer.text == ", ".join(answer.data)
     assert [one["thing"] for one in answer.objects]
 

@@ -245,11 +245,12 @@ def test_texts_of_a_method_without_a_cut_off_are_guided_with_one(demo):
 
 def test_a_batch_is_as_its_single_pictures(demo):
     pictures = [picture_of(seed) for seed in SCENES[:3]]
-    look, prompts = Caption.of(demo.preset, demo.decoder, verify="guide"), [demo.preset.prompts.caption] * 3
+    way = Caption.of(demo.preset, demo.decoder, verify="guide").way(demo)
+    prompts = [demo.preset.prompts.caption] * 3
     seeds = demo.text_seeds([*"abc"], prompts)
-    together = look.decoded(demo, pictures, demo.prepare(pictures, prompts), seeds)
+    together = way.answers(pictures, demo.prepare(pictures, prompts), seeds)
     for picture, seed, answer in zip(pictures, seeds, together, strict=True):
-        (alone,) = look.decoded(demo, [picture], demo.prepare([picture], prompts[:1]), [seed])
+        (alone,) = way.answers([picture], demo.prepare([picture], prompts[:1]), [seed])
         assert alone.text == answer.text
 
 

@@ -21,6 +21,7 @@ from sira_cli.look.mask import GivenTokens
 from sira_cli.look.second_look import SecondLook, answer_tokens
 from sira_cli.models import presets
 from sira_cli.models.progress import Start, Trail
+from sira_cli.run.task import Caption
 from tests.support.checkpoints import REPRESENTATIVES
 from tests.support.helpers import learned_vocabulary, loaded, under
 
@@ -84,6 +85,15 @@ def test_a_thing_is_asked_about_once_and_the_picture_is_encoded_once(demo):
     alone = demo.check(CHELSEA, "A dog, a cat, a tree.")
     for one, other in zip(check.objects, alone.objects, strict=True):
         assert one.support == pytest.approx(other.support, abs=1e-6)
+
+
+@pytest.mark.parametrize("mode", ["flag", "guide", "best"])
+def test_batches_of_a_task_share_a_second_look(demo, mode):
+    task = Caption.of(demo.preset, demo.decoder, verify=mode)
+    look = task.second_look(demo)
+    picture = [CHELSEA]
+    task.way(demo).answers(picture, demo.prepare(picture, [task.prompt]), [0])
+    assert task.second_look(demo) is look
 
 
 @pytest.mark.parametrize("far", [3.0, 300.0])

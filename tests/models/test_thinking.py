@@ -196,7 +196,7 @@ def test_looks_tell_the_text_from_the_thought(demo, monkeypatch):
     inputs = demo.prepare([image], [demo.preset.prompts.caption])
     planned, length = plan(demo, f"<think>{thought}</think>\n\n{text}"), inputs["input_ids"].shape[1]
     script(monkeypatch, lambda prompt: planned if prompt == length else [])
-    (answer,) = Caption.of(demo.preset, demo.decoder, verify="flag").decoded(demo, [image], inputs, seeds=[0])
+    (answer,) = Caption.of(demo.preset, demo.decoder, verify="flag").way(demo).answers([image], inputs, [0])
     assert (answer.text, answer.reasoning) == (text, thought)
     assert [text[slice(*claim["spans"][0])] for claim in answer.objects] == ["car", "boat"]
     expected = {claim.thing: claim.support for claim in demo.check(EXAMPLES[0], text).objects}

@@ -146,7 +146,7 @@ def test_figures_of_second_looks_are_those_of_their_texts(measured_looks, method
     shown = [render(scene)[0] for scene in scenes]
     seeds = lvlm.text_seeds([str(scene.seed) for scene in scenes], prompts)
     task = Caption.of(lvlm.preset, lvlm.decoder, verify=way or None)
-    answers = task.decoded(lvlm, shown, lvlm.prepare(shown, prompts), seeds)
+    answers = task.way(lvlm).answers(shown, lvlm.prepare(shown, prompts), seeds)
     wrong = named = 0
     for scene, answer in zip(scenes, answers, strict=True):
         marked = {one["thing"] for one in unsupported({"objects": answer.objects, "verify": answer.verify})}
