@@ -81,11 +81,11 @@ class GuideMask(LogitsProcessor):
         ruled_out = ruled_out.to(scores.device)
         left = without(scores, ruled_out | within.to(scores.device))
         rest = z.float().masked_fill(ruled_out, -torch.inf).softmax(dim=-1)  # [B, V], of the tokens that are left
+        outlooks = _outlooks(left, full, rest)
         for row in rows:
-            number = row.number
-            only = _decided(row, _outlook(left[number], full[number], rest[number]))
+            only = _decided(row, outlooks[row.number])
             if only is not None:
-                left[number] = _only(before[number], only, row.banned)
+                left[row.number] = _only(before[row.number], only, row.banned)
         return left
 
     def _rows(self, input_ids: Tensor) -> list[_Row]:
@@ -102,21 +102,22 @@ class GuideMask(LogitsProcessor):
         return rows
 
 
-def _outlook(left: Tensor, full: Tensor, rest: Tensor) -> _Outlook:
-    """Return the outlook of a text.
+def _outlooks(left: Tensor, full: Tensor, rest: Tensor) -> list[_Outlook]:
+    """Return the outlook of each text; the device is waited for as often as for one text.
 
     Args:
-        left: scores of the tokens that are left, `[V]`.
-        full: the full stream's probabilities, `[V]`.
-        rest: the same among the tokens that are not ruled out, `[V]`.
+        left: scores of the tokens that are left, `[B, V]`.
+        full: the full stream's probabilities, `[B, V]`.
+        rest: the same among the tokens that are not ruled out, `[B, V]`.
     """
-    token = int(left.argmax())
-    return _Outlook(
-        token,
-        implausible=float(full[token]) < PLAUSIBLE * float(full.max()),
-        unclear=float(rest[token]) < CLEAR,
-        preferred=int(rest.argmax()),
-    )
+    token = left.argmax(dim=-1)  # [B]
+    probability = full.gather(1, token[:, None])[:, 0]
+    share = rest.gather(1, token[:, None])[:, 0]
+    columns = (token, probability, full.amax(dim=-1), share, rest.argmax(dim=-1))
+    outlooks = []
+    for best, chance, likeliest, left_chance, preferred in zip(*(column.tolist() for column in columns), strict=True):
+        outlooks.append(_Outlook(best, chance < PLAUSIBLE * likeliest, left_chance < CLEAR, preferred))
+    return outlooks
 
 
 def _decided(row: _Row, outlook: _Outlook) -> Sequence[int] | None:

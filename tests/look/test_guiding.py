@@ -156,6 +156,29 @@ def test_what_a_guide_lets_a_method_take_next(demo, rules):
     assert picked(demo, rules, "There is a", {"cat", "dog"}, scores, banned=(" cat",)) == " dog"
 
 
+def test_the_mask_of_a_text_does_not_depend_on_its_batch(demo, rules):
+    size = len(demo.processor.tokenizer)
+    cases = []
+    for text, likely in (
+        ("There is a dog on the left.", [*demo.ends.ids]),
+        ("There is a", tokens_of(demo, " cat")),
+        ("There is a", tokens_of(demo, " red")),
+        ("There is a", tokens_of(demo, " dog")),
+    ):
+        logits = torch.randn(1, size, generator=torch.Generator().manual_seed(len(cases)))
+        logits[0, likely[-1]] = 9.0
+        cases.append((tokens_of(demo, text), logits))
+
+    def masked(batch):
+        guides = [Guide(rules, frozenset({"dog", "cat"})) for _ in batch]
+        texts = [ids for ids, _ in batch]
+        scores = torch.cat([logits for _, logits in batch])
+        mask = GuideMask(guides, lambda _: texts, [0] * len(batch))
+        return mask(torch.empty(len(batch), 0, dtype=torch.long), scores)
+
+    torch.testing.assert_close(masked(cases), torch.cat([masked([case]) for case in cases]), rtol=0, atol=1e-6)
+
+
 BEGINNINGS = ("A", " There", "2", "- a", "\n", "(", "\u00abUn", "\u201d", "\u00bfHay", "\u2022 a", "\u72d7")
 OTHERS = (",", "., a", " which", ")", "\uff0c", "\u3002", "\u060c", "\u0964", "\u044f", ":")
 
