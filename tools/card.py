@@ -20,7 +20,7 @@ import transformers
 
 from sira_cli.analysis.experiment import Units
 from sira_cli.analysis.sweep_report import SweepReport
-from sira_cli.demo.measure import FIGURES, SceneReport, batches, load_methods, markdown, measure, read_figures, texts_of
+from sira_cli.demo.measure import FIGURES, SceneReport, load_methods, markdown, measure, read_figures, texts_of
 from sira_cli.demo.questions import Questions, held_out, mentions
 from sira_cli.demo.scenes import (
     OBJECTS,
@@ -36,6 +36,7 @@ from sira_cli.demo.scenes import (
 from sira_cli.eval.statistics import Figure, MethodFigures, Tally
 from sira_cli.models.presets import BUNDLED_FOLDER
 from sira_cli.models.schema import Schema
+from sira_cli.run.items import batches
 from sira_cli.run.lvlm import Lvlm
 from tools.choose import FOLDER
 from tools.comparison import add_text_figures, kinds_f1

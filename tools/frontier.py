@@ -22,6 +22,7 @@ from sira_cli.demo.questions import held_out, mentions
 from sira_cli.demo.scenes import TEST_SEEDS, Scene, render
 from sira_cli.eval.figures import CAPTION_DENOMINATORS, caption_figures, mention_counts
 from sira_cli.eval.statistics import Counts, Figure, MethodFigures, Tally
+from sira_cli.run.items import batches
 from sira_cli.run.lvlm import Lvlm, load
 from tools.choose import FOLDER, method_of, read_chosen
 from tools.support import BATCH, object_words, scored_captions
@@ -118,13 +119,20 @@ def measure(captions: Mapping[str, Sequence[Said]]) -> dict[str, Any]:
     return {"scenes": len(greedy), "rows": rows, "methods": more}
 
 
-def table(found: Mapping[str, Any]) -> str:
-    """Return measurements as `frontier.json` holds them in Markdown: rows by falling coverage."""
+def table(found: Mapping[str, Any], baselines: bool = True) -> str:
+    """Return measurements as `frontier.json` holds them in Markdown: rows by falling coverage.
+
+    Args:
+        found: the measurements.
+        baselines: whether the trivial ones have rows.
+    """
     heads = ["captions", *NAMES, "CHAIRi at equal length", "greedy's at this coverage"]
     rows = sorted(found["rows"].items(), key=lambda row: -row[1]["coverage"]["value"])
     lines = []
     for name, figures in rows:
         more = found["methods"].get(name)
+        if more is None and name != GREEDY and not baselines:
+            continue
         length = "" if more is None else f"{Figure(**more['equal length']):+}"
         same = "" if more is None or more["least probable out"] is None else f"{more['least probable out']:.1f}"
         lines.append([name, *(f"{Figure(**figures[each])}" for each in NAMES), length, same])
@@ -132,8 +140,8 @@ def table(found: Mapping[str, Any]) -> str:
 
 
 def shipped() -> str:
-    """Return the table of the measurements in `compared`."""
-    return table(json.loads(FILE.read_text(encoding="utf-8")))
+    """Return the table of the measurements in `compared`, without the rows of baselines."""
+    return table(json.loads(FILE.read_text(encoding="utf-8")), baselines=False)
 
 
 def _tally(counts: Mapping[Said, Counts]) -> Tally:
@@ -165,8 +173,7 @@ def main() -> None:
     captions: dict[str, list[Said]] = {}
     for name in (GREEDY, *given.methods):
         lvlm = model if name == GREEDY else model.under(method_of(name, chosen))
-        batches = [scenes[start : start + BATCH] for start in range(0, len(scenes), BATCH)]
-        captions[name] = [said for batch in batches for said in caption(lvlm, batch)]
+        captions[name] = [said for batch in batches(scenes, BATCH) for said in caption(lvlm, batch)]
         print(f"{name}: {len(scenes)} scenes", flush=True)
     text = json.dumps(measure(captions), indent=1, default=dataclasses.asdict) + "\n"
     given.output.write_text(text, encoding="utf-8")

@@ -19,7 +19,7 @@ from pydantic import TypeAdapter
 
 from sira_cli.analysis.bench.measure import Spread
 from sira_cli.analysis.experiment import Units
-from sira_cli.demo.measure import batches, markdown, unit
+from sira_cli.demo.measure import markdown, unit
 from sira_cli.demo.questions import held_out, mentions
 from sira_cli.demo.scenes import Scene, render
 from sira_cli.eval.figures import mention_counts
@@ -27,6 +27,7 @@ from sira_cli.eval.statistics import Counts, Figure, MethodFigures, Tally
 from sira_cli.look.best import chosen
 from sira_cli.look.claims import Verify, unsupported
 from sira_cli.models.progress import Trail
+from sira_cli.run.items import batches
 from sira_cli.run.lvlm import Lvlm, load
 from sira_cli.run.records import hash_of
 from sira_cli.run.task import Caption

@@ -11,11 +11,11 @@ import numpy as np
 from sira_cli.analysis.calibration.support import Caption, Source, SupportReport, labelled_by
 from sira_cli.analysis.calibration.vti import CaptionPair, CaptionPairs
 from sira_cli.analysis.questions import Outline, Question, QuestionSet, corners
-from sira_cli.demo.measure import batches
 from sira_cli.demo.questions import SPLITS, Questions, caption, held_out, yes_no_question
 from sira_cli.demo.scenes import VALIDATION_SEEDS, Scene, render, scene_picture
 from sira_cli.look.claims import Verify
 from sira_cli.look.second_look import SecondLook
+from sira_cli.run.items import batches
 from sira_cli.run.lvlm import Lvlm
 
 BATCH = 25  # captions decoded together

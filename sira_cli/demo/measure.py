@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import lru_cache
 from itertools import islice
@@ -19,6 +19,7 @@ from sira_cli.demo.scenes import Scene, render
 from sira_cli.eval.figures import ANSWER_FIGURES, compared, count_answer, named_figures
 from sira_cli.eval.statistics import Counts, Figure, Tally
 from sira_cli.methods import find
+from sira_cli.run.items import batches
 from sira_cli.run.lvlm import Lvlm, load
 from sira_cli.run.records import hash_of
 from sira_cli.run.task import TASKS
@@ -246,9 +247,3 @@ def markdown(rows: list[list[str]]) -> str:
     rule = "|".join("-" * (width + 2) for width in widths)
     lines.insert(1, f"|{rule}|")
     return "\n".join(lines)
-
-
-def batches(items: Sequence[T], size: int) -> Iterator[Sequence[T]]:
-    """Yield the items in batches of `size`."""
-    for start in range(0, len(items), size):
-        yield items[start : start + size]

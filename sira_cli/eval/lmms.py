@@ -18,6 +18,7 @@ from sira_cli.models.processor import refusing
 from sira_cli.models.texts import Answer
 from sira_cli.pictures.picture import Picture, digest_of
 from sira_cli.pictures.sources import as_picture
+from sira_cli.run.items import batches
 from sira_cli.run.lvlm import Lvlm
 from sira_cli.run.task import TASKS
 
@@ -131,7 +132,7 @@ def answers(lvlm: Lvlm, requests: Sequence[Request], batch_size: int, task: str)
     for settings, numbers in groups.items():
         under = lvlm.under(lvlm.decoder, lvlm.preset.with_settings(**dict(settings)))
         way = TASKS[task](under.preset, under.decoder, "").way(under)
-        for batch in _batches(numbers, batch_size if under.batches else 1):
+        for batch in batches(numbers, batch_size if under.batches else 1):
             asked = [requests[number] for number in batch]
             inputs, hashes = prepared(under, asked)
             seeds = under.text_seeds(hashes, [request.prompt for request in asked])
@@ -149,7 +150,7 @@ def losses(lvlm: Lvlm, requests: Sequence[Request], texts: Sequence[str], batch_
     """
     require(lvlm.decoder, Ability.TRACES, "the likelihood of a given answer")
     found: list[tuple[float, bool]] = []
-    for batch in _batches(range(len(requests)), batch_size):
+    for batch in batches(range(len(requests)), batch_size):
         asked = [requests[number] for number in batch]
         inputs, _ = prepared(lvlm, asked, skip_thought=True)
         inputs = lvlm.to_device(inputs)
@@ -179,11 +180,6 @@ def prepared(lvlm: Lvlm, requests: Sequence[Request], *, skip_thought: bool = Fa
     prompts = [request.prompt for request in requests]
     with refusing(requests[0].name):
         return lvlm.prepare(shown, prompts, hashes, skip_thought=skip_thought), hashes
-
-
-def _batches(numbers: Sequence[int], size: int) -> Iterator[Sequence[int]]:
-    for start in range(0, len(numbers), size):
-        yield numbers[start : start + size]
 
 
 def _until(answer: Answer, stops: Sequence[str]) -> Answer:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, Self, TypeVar
 
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 
 R = TypeVar("R")
+T = TypeVar("T")
 
 
 @dataclass
@@ -63,6 +64,12 @@ class Batch(Generic[R]):
     inputs: Any = None  # of the model
     seconds: float = 0.0  # of the preparation
     failure: Exception | None = None  # that prevented the inputs
+
+
+def batches(items: Sequence[T], size: int) -> Iterator[Sequence[T]]:
+    """Yield the items in batches of `size`; the last may be smaller."""
+    for start in range(0, len(items), size):
+        yield items[start : start + size]
 
 
 def message(picture: Picture, error: Exception) -> str:
