@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass
 from functools import lru_cache
 from itertools import islice
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 from PIL import Image
 from pydantic import TypeAdapter
@@ -31,7 +31,6 @@ CAPTION_FIGURES = ("CHAIRs", "CHAIRi", "coverage", "words")
 FAULTS = ("instances", "broken")  # of captions; only `tools` measures them
 MAIN_FIGURES = (*CAPTION_FIGURES, *(f"{split} accuracy" for split in SPLITS))
 
-T = TypeVar("T")
 Tallies = Mapping[str, Mapping[str, Tally]]  # by group and method
 
 
