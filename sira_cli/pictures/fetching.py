@@ -18,6 +18,7 @@ from sira_cli.pictures.opening import picture_size
 from sira_cli.pictures.web import WebSource
 
 AT_ONCE = 4  # downloads
+SAMPLE = 5  # pictures that tell the size of the others
 _SAFE = "/~,;=+@"  # characters of a name that stay as they are in a URL, besides letters, digits and _.-
 
 
@@ -28,6 +29,15 @@ class Fetched:
     name: str
     size: int  # of the file in bytes; 0 if it failed
     error: str = ""
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """How much there is to fetch, by the first pictures."""
+
+    pictures: int
+    size: float  # of all of them in bytes
+    sample: int  # number of pictures that were tried
 
 
 def check_web_folder(url: str) -> None:
@@ -61,6 +71,41 @@ def not_here(names: Sequence[str], folder: Path) -> list[str]:
         if windows.drive or windows.root or ".." in windows.parts or not name.strip("./") or "\0" in name:
             raise DataError(f"{name!r}: is not the name of a picture below a folder, and is not fetched")
     return [name for name in names if not os.path.lexists(folder / name)]
+
+
+def fetch_all(url: str, names: Sequence[str], folder: Path) -> Generator[Fetched | Estimate]:
+    """Fetch pictures, and yield each; after the first ones an `Estimate`; at the end those that failed once more.
+
+    Args:
+        url: as for `fetch`.
+        names: as for `fetch`.
+        folder: as for `fetch`.
+
+    Raises:
+        PictureError: none of the first pictures can be fetched.
+    """
+    failed: list[str] = []
+    sizes = []
+    first = ""  # error
+    for one in fetch(url, names[:SAMPLE], folder):
+        yield one
+        if one.error:
+            failed.append(one.name)
+            first = first or one.error
+        else:
+            sizes.append(one.size)
+    if failed and not sizes:
+        others = len(names) - 1
+        more = f", nor any of the other {others} that are not in {folder}" if others else ""
+        raise PictureError(f"{first}{more}: is `images=` right?")
+    rest = names[SAMPLE:]
+    if rest:
+        yield Estimate(len(names), sum(sizes) / len(sizes) * len(names), SAMPLE)
+    for one in fetch(url, rest, folder):
+        yield one
+        if one.error:
+            failed.append(one.name)
+    yield from fetch(url, failed, folder)
 
 
 def fetch(url: str, names: Sequence[str], folder: Path) -> Generator[Fetched]:

@@ -67,7 +67,7 @@ def test_pictures_at_a_url_are_asked_about(pope, scenes, server, url):
 
 
 def test_the_number_and_the_size_are_said_before(pope, url, scenes, monkeypatch):
-    monkeypatch.setattr("sira_cli.cli.terminal.fetching.SAMPLE", 1)
+    monkeypatch.setattr("sira_cli.pictures.fetching.SAMPLE", 1)
     sizes = [path.stat().st_size for path in (scenes / "images").iterdir()]
     _, _, err = pope(images=url)
     (told,) = (line for line in err.splitlines() if "fetching" in line)

@@ -7,14 +7,11 @@ from contextlib import closing
 from pathlib import Path
 
 from sira_cli.cli.terminal.console import Progress, note
-from sira_cli.errors import PictureError
 from sira_cli.models.presets import cache
 from sira_cli.pictures.checks import check_images
-from sira_cli.pictures.fetching import Fetched, check_web_folder, fetch, folder_name, not_here
+from sira_cli.pictures.fetching import Estimate, Fetched, check_web_folder, fetch_all, folder_name, not_here
 from sira_cli.pictures.names import public
 from sira_cli.pictures.web import is_web
-
-SAMPLE = 5  # pictures that tell the size of the others
 
 
 def images_folder(images: str | None, usual: Path | None = None) -> Path:
@@ -33,7 +30,7 @@ def check_or_fetch(images: str | None, names: Sequence[str]) -> None:
 
 
 def fetch_missing(images: str | None, names: Sequence[str], folder: Path) -> None:
-    """Fetch pictures at a URL that a folder lacks; those that fail are tried once more, and then left out with a note.
+    """Fetch pictures at a URL that a folder lacks, and show the progress; those that fail are left out with a note.
 
     Raises:
         PictureError: none of the first pictures can be fetched.
@@ -43,35 +40,24 @@ def fetch_missing(images: str | None, names: Sequence[str], folder: Path) -> Non
     wanted = not_here(names, folder)
     if not wanted:
         return
-    first = _fetch(images, wanted[:SAMPLE], folder)
-    sizes = [one.size for one in first if not one.error]
-    if not sizes:
-        others = len(wanted) - 1
-        more = f", nor any of the other {others} that are not in {folder}" if others else ""
-        raise PictureError(f"{first[0].error}{more}: is `images=` right?")
-    rest = wanted[SAMPLE:]
-    if rest:
-        size = sum(sizes) / len(sizes) * len(wanted)
-        note(
-            f"fetching {len(wanted):,} pictures from {public(images)} to {folder}, about {size / 1e6:,.0f} MB "
-            f"by the first {len(first)}; they are kept"
-        )
-    results = first + _fetch(images, rest, folder)
-    if any(one.error for one in results):
-        results = _fetch(images, [one.name for one in results if one.error], folder)
-    failed = [one for one in results if one.error]
+    results: dict[str, Fetched] = {}
+    with (
+        closing(fetch_all(images, wanted, folder)) as events,
+        Progress.on_terminal("pictures", len(wanted)) as progress,
+    ):
+        for event in events:
+            if isinstance(event, Estimate):
+                note(
+                    f"fetching {event.pictures:,} pictures from {public(images)} to {folder}, about "
+                    f"{event.size / 1e6:,.0f} MB by the first {event.sample}; they are kept"
+                )
+                continue
+            if event.name not in results:  # or it is tried again
+                progress.advance(error=bool(event.error))
+            results[event.name] = event
+    failed = [one for one in results.values() if one.error]
     if failed:
         note(
             f"{len(failed)} of {len(wanted)} pictures could not be fetched, such as {failed[0].error}: the same "
             "command with --retry-errors tries them again"
         )
-
-
-def _fetch(url: str, names: Sequence[str], folder: Path) -> list[Fetched]:
-    """Fetch pictures, and show the progress."""
-    results = []
-    with closing(fetch(url, names, folder)) as fetched, Progress.on_terminal("pictures", len(names)) as progress:
-        for one in fetched:
-            results.append(one)
-            progress.advance(error=bool(one.error))
-    return results
