@@ -99,18 +99,19 @@ class Pope(Benchmark):
 
     def __init__(
         self,
-        paths: Sequence[str | Path],
+        paths: str | Path | Sequence[str | Path],
         *,
         rule: str = "official",
         suffix: str = ONE_WORD,
         limit: int | None = None,
         repope: Sequence[str | Path] = (),
     ) -> None:
-        """Read the files: `suffix` follows each question, `limit` is per file, RePOPE's files make more groups."""
+        """Read the file or files: `suffix` follows each question, `limit` is per file, RePOPE's make more groups."""
         if rule not in RULES:
             raise SettingsError(f"`rule=` {rule!r}: expected {', '.join(RULES)}")
         self.rule = rule
-        files = [Path(path) for path in paths]
+        listed = [paths] if isinstance(paths, str | Path) else paths
+        files = [Path(path) for path in listed]
         self._paths = dict(zip(split_names(files), files, strict=True))
         self._everything = {split: read_questions(path) for split, path in self._paths.items()}  # answers may have all
         # The questions of each group of figures, with its labels, and the split whose answers it takes.

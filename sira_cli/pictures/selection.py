@@ -85,7 +85,9 @@ class Selection:
         return Pictures(pictures)
 
     def _check(self) -> None:
-        """Refuse what does not go together."""
+        """Refuse what does not go together, and a limit that lets nothing through."""
+        if self.limit is not None and self.limit < 1:
+            raise SettingsError(f"`limit=` {self.limit}: expected a whole number from 1 on")
         says_groups = "says itself which pictures are shown together"
         if self.questions:
             if self.together:

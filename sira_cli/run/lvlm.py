@@ -9,7 +9,9 @@ from contextlib import closing
 from dataclasses import replace
 from typing import Any, Self, TypeVar
 
-from sira_cli.errors import UnfinishedJsonError, UnfinishedReasoningError
+import numpy as np
+
+from sira_cli.errors import SettingsError, UnfinishedJsonError, UnfinishedReasoningError
 from sira_cli.look.best import BestCaptions
 from sira_cli.look.claims import Check, Verify
 from sira_cli.look.second_look import SecondLook
@@ -149,9 +151,12 @@ class Lvlm(LoadedModel):
             batch_size: pictures decoded together, if the method can (`batches`).
 
         Raises:
-            SettingsError: the prompt contains the model's placeholder for a picture, or `batch_size` is below 1.
+            SettingsError: the prompt contains the model's placeholder for a picture, `batch_size` is below 1, or
+                `pictures` is one picture.
             PictureError: one of `pictures` is not of a picture type.
         """
+        if isinstance(pictures, str | bytes | os.PathLike | np.ndarray):
+            raise SettingsError("`pictures=` is one picture: expected several, such as a list")
         task = Caption.of(self.preset, self.decoder, prompt).at(self.revision)
         task.check_model(self)
         items = (Item[Result](each, each.name_in(None), task.prompt, each.id) for each in map(as_picture, pictures))

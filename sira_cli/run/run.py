@@ -6,7 +6,7 @@ for event in run_pictures(load("llava-1.5-7b"), "photos/", output="photos/captio
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterable, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import closing, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
@@ -18,7 +18,7 @@ from sira_cli.pictures.find import Shard
 from sira_cli.pictures.picture import Picture
 from sira_cli.pictures.selection import Selection
 from sira_cli.run.engines import Engine, Local
-from sira_cli.run.events import Event, Failed, Halved, Skipped, Started
+from sira_cli.run.events import Event, Failed, Halved, PictureEvent, Skipped, Started
 from sira_cli.run.items import Item, Task
 from sira_cli.run.output import Files, Output
 from sira_cli.run.runner import BatchSize
@@ -36,9 +36,12 @@ def run(
 ) -> Generator[Event[R], None, None]:
     """Do a task on pictures, write each result, and yield events; `Started` comes when the model is ready.
 
-    Pictures that an earlier run has done are skipped: first those whose text files are kept (`Sink.keeps`), then, as
-    they are read, those with an equal result (`Sink.done`). If that is all of them (`Sink.has_all`), or the engine is
-    None, no model is loaded. Closing the generator interrupts the run; finished pictures are kept.
+    `run_pictures` calls it, and so do the commands, evaluations, traces and checks, each with a task of its own.
+
+    Pictures that an earlier run has done are skipped: first those whose result stays whatever the settings
+    (`Sink.keeps`), then, as they are read, those with an equal result (`Sink.done`). If that is all of them
+    (`Sink.has_all`), or the engine is None because the caller knows it, no model is loaded. Closing the generator
+    interrupts the run; finished pictures are kept.
     """
     kept = []
     left = []
@@ -50,7 +53,8 @@ def run(
     if engine is not None and output.has_all(left, engine.revision, engine.server):
         engine.end()
         engine = None
-    output.facts = output.facts_before if engine is None else engine.facts  # asked for when a report is written
+    # A function and not its value: every report asks what is known by then.
+    output.facts = output.facts_before if engine is None else engine.facts
     state: State = "finished"
     try:
         if engine is not None:
@@ -60,28 +64,43 @@ def run(
         yield Started(len(pictures))
         for skipped in _skipped(kept, output):
             yield output.write(skipped)
-        todo = (
-            Item[R](picture, output.name(picture), prompt=task.first_prompt(picture), id=picture.id) for picture in left
-        )
-        with closing(_skipped(left, output) if engine is None else engine.results(todo)) as events:
+        if engine is None:
+            results: Generator[PictureEvent[R] | Halved, None, None] = _skipped(left, output)
+        else:
+            results = engine.results(_items(task, left, output))
+        with closing(results) as events:
             for event in events:
-                yield event if isinstance(event, Halved) else output.write(event)
+                if isinstance(event, Halved):
+                    yield event
+                    continue
+                yield output.write(event)
                 if fail_fast and isinstance(event, Failed):
                     state = "stopped"
                     break
-            else:
-                output.finish()
+        if state == "finished":
+            output.finish()
+        output.report(state)
     except (KeyboardInterrupt, GeneratorExit):
-        output.report("interrupted")
+        _report_after(output, "interrupted")
         raise
-    except SiraError:
-        with suppress(SiraError):  # the disk may be full
-            output.report("failed")
+    except Exception:
+        _report_after(output, "failed")
         raise
     finally:
         if engine is not None:
             engine.end()
-    output.report(state)
+
+
+def _items(task: Task[R], pictures: Iterable[Picture], output: Sink[R]) -> Iterator[Item[R]]:
+    """Yield the work on each picture, as it is asked for."""
+    for picture in pictures:
+        yield Item[R](picture, output.name(picture), prompt=task.first_prompt(picture), id=picture.id)
+
+
+def _report_after(output: Sink[R], state: State) -> None:
+    """Write the report of a run that an error has ended; a full disk does not hide that error."""
+    with suppress(SiraError):
+        output.report(state)
 
 
 def _skipped(pictures: Iterable[Picture], output: Sink[R]) -> Generator[Skipped, None, None]:
@@ -118,17 +137,19 @@ def run_pictures(
 ) -> Generator[Event, None, None]:
     """Caption many pictures, or ask about them, and yield events. The same call goes on where a run stopped.
 
-    The first event is `Started`, when the model is ready. Then each picture has one, in order: `Finished` or `Failed`
-    with its `record` (`Result`), or `Skipped` if an earlier run has done it; `Halved` tells of a smaller batch. Closing
-    the generator stops the run; what is finished is kept.
+    The first event is `Started`, when the model is ready. Then each picture has one: `Finished` or `Failed` with its
+    `record` (`Result`), or `Skipped` if an earlier run has done it; `Halved` tells of a smaller batch. Pictures whose
+    text files are kept come first, then the others in order. Closing the generator stops the run; what is finished is
+    kept.
 
     Args:
         lvlm: the loaded model.
         paths: a file, folder, glob, URI or data set, or several.
         task: `caption` or `ask`.
-        prompt: of captions (None: the schema's, or the preset's), or the question; `{NAME}` stands for a column.
+        prompt: of captions (None: the schema's, or the preset's), or the question; `{NAME}` stands for a column. Not
+            with `questions`, whose rows have their own.
         words: score how well the picture supports each word, as `record.words`.
-        choices: pick the likeliest of these answers, instead of decoding.
+        choices: pick the likeliest of these answers, a list, instead of decoding.
         verify: a second look: `flag`, `guide`, `best`, or a `Verify`.
         schema: a JSON schema that each text follows: a name, a file or a dict.
         recursive: include subfolders.
@@ -152,8 +173,12 @@ def run_pictures(
     """
     if task not in TASKS:
         raise SettingsError(f"`task=` {task!r}: expected {' or '.join(TASKS)}")
+    if isinstance(choices, str):
+        raise SettingsError(f"`choices=` {choices!r}: expected a list of answers, such as ['Yes', 'No']")
+    if questions is not None and prompt is not None:
+        raise SettingsError("`questions=` has a prompt in each row: leave out `prompt=`")
     task_class = TASKS[task] if questions is None else Ask
-    asking: Caption | Ask = task_class.of(
+    work: Caption | Ask = task_class.of(
         lvlm.preset,
         lvlm.decoder,
         prompt,
@@ -174,7 +199,7 @@ def run_pictures(
         limit=limit,
     )
     pictures = selection.pictures(lvlm.preset.prompts.asking)
-    asking = asking.about(pictures)
+    work = work.about(pictures)
     files = Files(
         output=output,
         sidecar=sidecar,
@@ -183,5 +208,5 @@ def run_pictures(
         overwrite=overwrite,
         retry_errors=retry_errors,
     )
-    with Output(asking, pictures, files) as written:
-        yield from run(asking, pictures, Local(lvlm, batch_size, on_text), written, fail_fast=fail_fast)
+    with Output(work, pictures, files) as sink:
+        yield from run(work, pictures, Local(lvlm, batch_size, on_text), sink, fail_fast=fail_fast)

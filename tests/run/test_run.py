@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
+import sira_cli.run.engines
 from sira_cli import SettingsError, SiraError, load, run_pictures
 from sira_cli.look.claims import Verify
 from sira_cli.methods import find as find_method
@@ -21,6 +22,7 @@ from sira_cli.pictures.opening import decode_picture
 from sira_cli.pictures.picture import Cache
 from sira_cli.pictures.sources import as_picture
 from sira_cli.run.events import Started
+from sira_cli.run.output import Output
 from sira_cli.run.task import Ask, Caption
 from tests.run.helpers import EXAMPLES, make_folder, without_time
 from tests.support.scripted import script, written
@@ -71,6 +73,9 @@ def test_without_files_there_are_events_alone(lvlm, folder):
         *(({"task": "tag", "questions": each}, "`task=` 'tag': expected caption or ask") for each in (None, "q.csv")),
         *(({"batch_size": each}, "expected a whole number from 1 on, or auto") for each in (0, "8", True)),
         *(({"choices": each}, "expected two or more different answers") for each in (["Yes"], ["Yes", "No", "Yes"])),
+        ({"task": "ask", "prompt": "Is it?", "choices": "Yes,No"}, "'Yes,No': expected a list of answers"),
+        ({"questions": "q.csv", "prompt": "Is it?"}, "has a prompt in each row"),
+        *(({"limit": each}, "`limit=` .*: expected a whole number from 1 on") for each in (0, -1)),
     ],
 )
 def test_what_cannot_work_is_said_at_once(lvlm, folder, options, message):
@@ -78,14 +83,29 @@ def test_what_cannot_work_is_said_at_once(lvlm, folder, options, message):
         next(run_pictures(lvlm, folder, **options))
 
 
-def test_a_file_is_free_again_after_an_error(lvlm, folder, tmp_path, monkeypatch):
+@pytest.mark.parametrize("error", [SiraError("made up: the model is gone"), ZeroDivisionError("the model is gone")])
+def test_a_file_is_free_again_after_an_error(lvlm, folder, tmp_path, monkeypatch, error):
     file = tmp_path / "captions.jsonl"
     with monkeypatch.context() as patch:
-        patch.setattr(lvlm, "answer", Mock(side_effect=SiraError("made up: the model is gone")))
-        with pytest.raises(SiraError, match="the model is gone"):
+        patch.setattr(sira_cli.run.engines.Local, "results", Mock(side_effect=error))
+        with pytest.raises(type(error), match="the model is gone"):
             list(run_pictures(lvlm, folder, output=file))
     assert json.loads((tmp_path / "captions.run.json").read_text())["state"] == "failed"
     assert kinds(run_pictures(lvlm, folder, output=file))[-1] == "Finished"
+
+
+def test_a_full_disk_does_not_hide_an_interrupt(lvlm, folder, tmp_path, monkeypatch):
+    events = run_pictures(lvlm, folder, output=tmp_path / "captions.jsonl")
+    next(events)
+    monkeypatch.setattr(Output, "report", Mock(side_effect=SiraError("made up: no space")))
+    with pytest.raises(KeyboardInterrupt):
+        events.throw(KeyboardInterrupt)
+
+
+def test_many_pictures_are_not_one(lvlm, folder):
+    for one in ("000.png", folder / "000.png", b"PNG", np.zeros((4, 4, 3), np.uint8)):
+        with pytest.raises(SettingsError, match="is one picture: expected several"):
+            list(lvlm.caption_many(one))
 
 
 @pytest.mark.parametrize("text", ["", " \n "])
