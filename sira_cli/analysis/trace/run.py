@@ -1,4 +1,4 @@
-"""Traces of many pictures, and the files that keep them (docs/library.md)."""
+"""Traces of many pictures, and the files that keep them (docs/truth.md)."""
 
 from __future__ import annotations
 
