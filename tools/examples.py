@@ -1,6 +1,7 @@
-"""The pictures in `examples/` with both decoders' captions and the ground truth: `python -m tools.examples`.
+"""Pictures to try, and a notebook: `python -m tools.examples` makes what is in `examples/`.
 
-The rule: the first COUNT test scenes from FIRST on, none left out, whatever the result; then README's example.
+The pictures have both decoders' captions and the ground truth. The rule: the first COUNT test scenes from FIRST on,
+none left out, whatever the result; then README's example.
 """
 
 from __future__ import annotations
@@ -9,12 +10,16 @@ import itertools
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+import nbformat
+from nbclient import NotebookClient
+
 from sira_cli.demo.measure import SceneReport, load_methods, outcomes
 from sira_cli.demo.questions import caption_counts, hallucinated, held_out
 from sira_cli.demo.scenes import Scene, render
 from tools.grammar import is_right
 
 FOLDER = Path(__file__).parent.parent / "examples"
+NOTEBOOK = FOLDER / "sira.ipynb"
 FIRST, COUNT = 2_900_000, 20
 PAGE = """\
 # Pictures to try
@@ -27,6 +32,8 @@ and colours. The bundled model has not seen them, and no figure of its card is m
 ```
 sira caption examples/ --preset demo
 ```
+
+[A notebook](sira.ipynb) shows what decides a caption, token by token.
 
 Compared with greedy's, SIRA's captions name fewer absent objects in {fewer} of the first {count} pictures, more in
 {more}, as many in {as_many}. On the test scenes of [the model's card](../sira_cli/demo/model/README.md):
@@ -99,12 +106,25 @@ def marked(scene: Scene, text: str) -> str:
     return text
 
 
+def run_notebook(path: Path) -> nbformat.NotebookNode:
+    """Run the cells of a notebook where it lies, and return it with what they print and draw, warnings left out."""
+    notebook = nbformat.read(path, as_version=4)
+    where = {"metadata": {"path": str(path.parent)}}
+    client = NotebookClient(notebook, timeout=600, resources=where, record_timing=False)
+    notebook = client.execute()
+    for cell in notebook.cells:
+        if "outputs" in cell:
+            cell.outputs = [output for output in cell.outputs if output.get("name") != "stderr"]
+    return notebook
+
+
 def main() -> None:
-    """Draw the pictures and write the page."""
+    """Draw the pictures, write the page and run the notebook."""
     shown = [*scenes(), readme_example()]
     for scene in shown:
         render(scene)[0].save(FOLDER / name(scene))
     (FOLDER / "README.md").write_text(page(shown, captions(shown)), encoding="utf-8")
+    nbformat.write(run_notebook(NOTEBOOK), NOTEBOOK)
 
 
 if __name__ == "__main__":

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 from collections import Counter
 from pathlib import Path
 from types import SimpleNamespace
 
+import nbformat
 import numpy as np
 import pytest
 import torch
@@ -162,3 +164,22 @@ def test_the_examples_and_figures_are_of_these_weights(methods, scenes):
     for method, row in again.figures.items():
         for name in ("CHAIRi", "coverage", *(f"{split} accuracy" for split in SPLITS)):
             assert row[name].value == pytest.approx(shipped.figures[method][name].value, abs=10), (method, name)
+
+
+def test_the_notebook_runs_and_prints_what_it_shows(tmp_path):
+    path = shutil.copytree(EXAMPLES, tmp_path / "examples") / "sira.ipynb"
+    shown = nbformat.read(path, as_version=4)
+    again = examples.run_notebook(path)
+    assert len(again.cells) > 10
+    for cell, now in zip(shown.cells, again.cells, strict=True):
+        assert _printed(now) == _printed(cell)
+        assert _drawn(now) == _drawn(cell)
+
+
+def _printed(cell: nbformat.NotebookNode) -> str:
+    return "".join(output.text for output in cell.get("outputs", []) if output.output_type == "stream")
+
+
+def _drawn(cell: nbformat.NotebookNode) -> list[list[str]]:
+    """The kinds of each picture or value, such as `image/png`."""
+    return [sorted(output.data) for output in cell.get("outputs", []) if "data" in output]
