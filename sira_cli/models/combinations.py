@@ -1,9 +1,11 @@
 """What cannot be combined: one table of pairs of a run's features, asked before a model is loaded.
 
+Tasks, benchmarks, engines and a model under a method call `check`, with what they know of a run.
+
 Features, by their names in the table:
 
     words, choices, verify, guide, best       what a run does with texts; `guide` and `best` are modes of `verify`
-    no_caption                                its task is another than captions
+    no_caption                                its task is not `caption`
     schema, lists                             texts follow a schema; it has lists
     streams                                   both streams are looked at, as by `sira trace`
     engine                                    an engine other than this process
@@ -32,11 +34,18 @@ from sira_cli.models.schema import Schema
 VLLM_METHODS = [
     name for name, method in METHODS.items() if name in ("sira", "greedy") or isinstance(method, LogitsOnly)
 ]
-Feature = tuple[str, object, str]  # its name in `CONFLICTS`, whether a run has it, how messages show it
+
+
+class Feature(NamedTuple):
+    """A feature that a run may have."""
+
+    name: str  # in `CONFLICTS`
+    present: bool
+    shown: str  # in messages
 
 
 class Conflict(NamedTuple):
-    """Two features, and the message that refuses them.
+    """Two features, whose order means nothing, and the message that refuses them.
 
     In the message `{NAME}` stands for how a feature is shown, `{format}` for what a schema makes (JSON or tags), and
     `{vllm_methods}` for the methods that vLLM runs.
@@ -47,6 +56,7 @@ class Conflict(NamedTuple):
     message: str
 
 
+# The first row whose two features a run has gives the message.
 CONFLICTS = (
     Conflict("sampling", "no_sampling", "{sampling} needs method {no_sampling}: set temperature to 0"),
     Conflict("beams", "own_search", "{own_search} has a search of its own: leave out {beams}"),
@@ -118,7 +128,7 @@ def check(
     Args:
         preset: the settings in force.
         method: the decoding method.
-        task: the kind of the run's task, as `caption` or `ask`.
+        task: the kind of the run's task: `caption`, `ask` or `check`.
         words: whether words are scored.
         choices: the given answers, of which one is printed.
         verify: mode of the second look: `flag`, `guide`, `best`, ...
@@ -134,18 +144,19 @@ def check(
     features = (
         *_of_method(method, schema),
         *_of_preset(preset, schema),
-        ("no_caption", task != "caption", task),
-        ("words", words, "`words=`"),
-        ("choices", choices, "`choices=`"),
-        ("verify", verify, "`verify=`"),
-        ("guide", verify == "guide", "`verify=` guide"),
-        ("best", verify == "best", "`verify=` best"),
-        ("schema", schema is not None, as_schema),
-        ("lists", schema is not None and schema.has_lists, "`schema=`"),
-        ("streams", streams, streams),
-        ("engine", engine, f"`engine=` {engine}"),
+        Feature("no_caption", task != "caption", task),
+        Feature("words", words, "`words=`"),
+        Feature("choices", bool(choices), "`choices=`"),
+        Feature("verify", verify is not None, "`verify=`"),
+        Feature("guide", verify == "guide", "`verify=` guide"),
+        Feature("best", verify == "best", "`verify=` best"),
+        Feature("schema", schema is not None, as_schema),
+        Feature("lists", schema is not None and schema.has_lists, "`schema=`"),
+        Feature("streams", bool(streams), streams),
+        Feature("engine", bool(engine), f"`engine=` {engine}"),
     )
-    shown = {name: in_message for name, present, in_message in features if present}
+    # A feature that is there twice is shown by its last setting.
+    shown = {feature.name: feature.shown for feature in features if feature.present}
     for conflict in CONFLICTS:
         if conflict.one in shown and conflict.other in shown:
             made = "tags" if tags else "JSON"
@@ -154,37 +165,38 @@ def check(
 
 
 def _of_method(method: Method, schema: Schema | None) -> Iterator[Feature]:
-    """Yield the features of a method, most of which it lacks an ability for."""
+    """Yield the method's own search, and the abilities that it lacks."""
     shown = f"method {method.name}"
     abilities = method.abilities
-    yield "own_search", method.own_search, shown
-    yield "no_beams", Ability.BEAMS not in abilities, shown
-    yield "no_batches", method.own_search or Ability.BATCHES not in abilities, shown
-    yield "one_stream", Ability.TRACES not in abilities, _instead_of(method, Ability.TRACES)
-    yield "no_sampling", Ability.SAMPLING not in abilities, _instead_of(method, Ability.SAMPLING)
-    yield "other_method", method.name not in VLLM_METHODS, shown
-    yield "schema_and_rule", isinstance(method, LogitsOnly) and schema is not None, shown
+    yield Feature("own_search", method.own_search, shown)
+    yield Feature("no_beams", Ability.BEAMS not in abilities, shown)
+    yield Feature("no_batches", method.own_search or Ability.BATCHES not in abilities, shown)
+    yield Feature("one_stream", Ability.TRACES not in abilities, _instead_of(method, Ability.TRACES))
+    yield Feature("no_sampling", Ability.SAMPLING not in abilities, _instead_of(method, Ability.SAMPLING))
+    yield Feature("other_method", method.name not in VLLM_METHODS, shown)
+    yield Feature("schema_and_rule", isinstance(method, LogitsOnly) and schema is not None, shown)
 
 
 def _of_preset(preset: Preset, schema: Schema | None) -> Iterator[Feature]:
     """Yield the features that settings switch on."""
     generation = preset.generation
-    yield "sampling", generation.temperature > 0, "sampling"
-    yield "beams", generation.num_beams > 1, "`num_beams=`"
-    yield "think", generation.think, "`think=`"
-    yield "schema_and_think", generation.think and schema is not None, "`think=`"
-    yield "demo", preset.name == "demo", preset.name
+    yield Feature("sampling", generation.temperature > 0, "sampling")
+    yield Feature("beams", generation.num_beams > 1, "`num_beams=`")
+    yield Feature("think", generation.think, "`think=`")
+    yield Feature("schema_and_think", generation.think and schema is not None, "`think=`")
+    yield Feature("demo", preset.name == "demo", preset.name)
     changes = list(preset.text.given())
-    if schema is not None and schema.as_tags:
+    if schema is not None and schema.as_tags:  # tags become a text, which may have a prefix and a suffix
         changes = [name for name in changes if name not in ("prefix", "suffix")]
-    yield "text_changes", changes, f"`{changes[0]}=`" if changes else ""
-    for name in ("no_repeat_ngram_size", "repetition_penalty"):  # of one feature, `check` keeps the last that is set
-        yield "repetition", generation.optional()[name] is not None, f"`{name}=`"
+    if changes:
+        yield Feature("text_changes", True, f"`{changes[0]}=`")
+    for name in ("no_repeat_ngram_size", "repetition_penalty"):
+        yield Feature("repetition", generation.optional()[name] is not None, f"`{name}=`")
     for name in ("attention", "quantization"):
-        yield "loading", getattr(preset.load, name), f"`{name}=`"
+        yield Feature("loading", getattr(preset.load, name) is not None, f"`{name}=`")
 
 
 def _instead_of(method: Method, ability: Ability) -> str:
-    """Return the methods with an ability, and this one, which lacks it."""
+    """Return how a message names the methods with an ability, and this one, which lacks it: "sira, not opera"."""
     able = " or ".join(name for name, other in METHODS.items() if ability in other.abilities)
     return f"{able}, not {method.name}"
