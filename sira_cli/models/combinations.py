@@ -192,8 +192,8 @@ def _of_preset(preset: Preset, schema: Schema | None) -> Iterator[Feature]:
         yield Feature("text_changes", True, f"`{changes[0]}=`")
     for name in ("no_repeat_ngram_size", "repetition_penalty"):
         yield Feature("repetition", generation.optional()[name] is not None, f"`{name}=`")
-    for name in ("attention", "quantization"):
-        yield Feature("loading", getattr(preset.load, name) is not None, f"`{name}=`")
+    yield Feature("loading", preset.load.attention is not None, "`attn_implementation=`")
+    yield Feature("loading", preset.load.quantization is not None, "`quantization=`")
 
 
 def _instead_of(method: Method, ability: Ability) -> str:

@@ -269,3 +269,16 @@ def test_a_pair_is_refused_before_a_model_is_loaded(sira, monkeypatch, pair):
     assert err.count("\n") == 1
     assert reason in err
     assert "`" not in err  # options are named, not parameters
+
+
+@pytest.mark.parametrize(
+    ("options", "named"),
+    [
+        ("--engine vllm --set attn_implementation=eager", ["--set attn_implementation:"]),
+    ],
+)
+def test_a_refusal_names_every_option_that_could_be_left_out(sira, monkeypatch, options, named):
+    monkeypatch.setattr("sira_cli.run.lvlm.load", None)
+    code, _, err = sira("caption", EXAMPLES[0], "-p", "demo", *options.split())
+    assert code == 2
+    assert [words for words in named if words not in err] == []
