@@ -100,12 +100,13 @@ CONFLICTS = (
     Conflict(
         "engine",
         "schema_and_think",
-        "{engine} rules tokens out from the first one on, also in {schema_and_think}: leave one of them out",
+        "with {schema}, {engine} rules tokens out from the first one on, also in {schema_and_think}: leave out one of "
+        "the three",
     ),
     Conflict(
         "engine",
         "schema_and_rule",
-        "{engine} rules tokens out before the rule of {schema_and_rule}: leave one of them out",
+        "with {schema}, {engine} rules tokens out before the rule of {schema_and_rule}: leave out one of the three",
     ),
     Conflict("lists", "demo", "{lists}: the bundled model makes no list but of tags: use another preset (sira doctor)"),
 )

@@ -275,6 +275,8 @@ def test_a_pair_is_refused_before_a_model_is_loaded(sira, monkeypatch, pair):
     ("options", "named"),
     [
         ("--engine vllm --set attn_implementation=eager", ["--set attn_implementation:"]),
+        (f"--engine vllm --method flb {SCHEMA}", ["method flb", "--engine vllm", "--schema"]),
+        (f"--engine vllm --think {SCHEMA}", ["--think", "--engine vllm", "--schema"]),
     ],
 )
 def test_a_refusal_names_every_option_that_could_be_left_out(sira, monkeypatch, options, named):
