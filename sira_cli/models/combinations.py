@@ -12,7 +12,7 @@ Features, by their names in the table:
     sampling, beams, think                    settings of decoding
     repetition, loading                       a setting against repetition; one of how the model is loaded
     text_changes                              a setting that changes finished texts, such as a prefix
-    demo                                      the bundled model
+    bundled                                   the bundled model
     own_search, no_beams, no_batches          the method has a search of its own, or lacks an ability
     one_stream, no_sampling                   it lacks an ability; shown as the methods that have it: "sira, not opera"
     other_method                              vLLM does not run it
@@ -29,6 +29,7 @@ from sira_cli.methods import METHODS
 from sira_cli.methods.base import Ability, Method
 from sira_cli.methods.logits_only import LogitsOnly
 from sira_cli.models.preset import Preset
+from sira_cli.models.presets import BUNDLED
 from sira_cli.models.schema import Schema
 
 VLLM_METHODS = [
@@ -108,7 +109,7 @@ CONFLICTS = (
         "schema_and_rule",
         "with {schema}, {engine} rules tokens out before the rule of {schema_and_rule}: leave out one of the three",
     ),
-    Conflict("lists", "demo", "{lists}: the bundled model makes no list but of tags: use another preset (sira doctor)"),
+    Conflict("lists", "bundled", "{lists}: {bundled} makes no list but of tags: use another preset (sira doctor)"),
 )
 
 
@@ -185,7 +186,7 @@ def _of_preset(preset: Preset, schema: Schema | None) -> Iterator[Feature]:
     yield Feature("beams", generation.num_beams > 1, "`num_beams=`")
     yield Feature("think", generation.think, "`think=`")
     yield Feature("schema_and_think", generation.think and schema is not None, "`think=`")
-    yield Feature("demo", preset.name == "demo", preset.name)
+    yield Feature("bundled", preset.model == BUNDLED, "the bundled model")
     changes = list(preset.text.given())
     if schema is not None and schema.as_tags:  # tags become a text, which may have a prefix and a suffix
         changes = [name for name in changes if name not in ("prefix", "suffix")]

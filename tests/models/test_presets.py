@@ -20,6 +20,7 @@ from sira_cli.models import combinations, presets
 from sira_cli.models.combinations import CONFLICTS
 from sira_cli.models.preset import Generation, Preset
 from sira_cli.models.presets import calibrated
+from sira_cli.models.schema import Schema
 from sira_cli.run.task import Ask, Caption
 from tests.support.shards import EXAMPLES
 
@@ -214,7 +215,7 @@ OPTIONS = {  # of each feature, on the command line
     "repetition": "--set repetition_penalty=1.2",
     "schema_and_think": f"--think {SCHEMA}",
     "schema_and_rule": f"--method flb {SCHEMA}",
-    **dict.fromkeys(("demo", "streams"), ""),  # the preset of all of these, and a command
+    **dict.fromkeys(("bundled", "streams"), ""),  # the preset of all of these, and a command
 }
 ONLY_PYTHON = {  # no command has both: --words and --verify are of caption, --choices of ask
     ("choices", "words"): {"choices": ("Yes", "No"), "words": True},
@@ -236,7 +237,7 @@ PAIRS = {
     "best": "no_sampling beams words no_caption",
     "schema": "beams words no_batches text_changes",
     "engine": "beams other_method guide repetition loading schema_and_think schema_and_rule",
-    "lists": "demo",
+    "lists": "bundled",
 }
 
 
@@ -284,3 +285,12 @@ def test_a_refusal_names_every_option_that_could_be_left_out(sira, monkeypatch, 
     code, _, err = sira("caption", EXAMPLES[0], "-p", "demo", *options.split())
     assert code == 2
     assert [words for words in named if words not in err] == []
+
+
+def test_the_bundled_model_is_known_by_its_weights(tmp_path):
+    """Not by the preset's name: other presets may have it, and a user's own `demo` need not."""
+    schema = Schema.of("labels")
+    bundled = presets.read(write(tmp_path / "short.yaml", "model: bundled"))
+    with pytest.raises(SettingsError, match="the bundled model makes no list"):
+        combinations.check(bundled, find("sira"), schema=schema)
+    combinations.check(presets.read(write(tmp_path / "demo.yaml", "model: a/b")), find("sira"), schema=schema)
