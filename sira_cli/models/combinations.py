@@ -13,7 +13,7 @@ Features, by their names in the table:
     repetition, loading                       a setting against repetition; one of how the model is loaded
     text_changes                              a setting that changes finished texts, such as a prefix
     bundled                                   the bundled model
-    own_search, no_beams, no_batches          the method has a search of its own, or lacks an ability
+    own_search, no_beams                      the method has a search of its own; it lacks an ability
     one_stream, no_sampling                   it lacks an ability; shown as the methods that have it: "sira, not opera"
     other_method                              vLLM does not run it
     schema_and_think, schema_and_rule         a schema with reasoning; with a method that is a rule over logits
@@ -90,7 +90,7 @@ CONFLICTS = (
         "best", "no_caption", "{best} chooses among captions, and this run's task is {no_caption}: use `verify=` flag"
     ),
     Conflict("schema", "words", "{words} scores words of a text, but {schema} makes {format}: leave out one of them"),
-    Conflict("schema", "no_batches", "{schema} rules out tokens one by one, but {no_batches} has its own search"),
+    Conflict("schema", "own_search", "{schema} rules out tokens one by one, but {own_search} has its own search"),
     Conflict("schema", "text_changes", "{schema} makes {format}, which nothing changes: leave out {text_changes}"),
     Conflict("engine", "other_method", "{engine} decodes with {vllm_methods} only: leave it out for {other_method}"),
     Conflict(
@@ -172,7 +172,6 @@ def _of_method(method: Method, schema: Schema | None) -> Iterator[Feature]:
     abilities = method.abilities
     yield Feature("own_search", method.own_search, shown)
     yield Feature("no_beams", Ability.BEAMS not in abilities, shown)
-    yield Feature("no_batches", method.own_search or Ability.BATCHES not in abilities, shown)
     yield Feature("one_stream", Ability.TRACES not in abilities, _instead_of(method, Ability.TRACES))
     yield Feature("no_sampling", Ability.SAMPLING not in abilities, _instead_of(method, Ability.SAMPLING))
     yield Feature("other_method", method.name not in VLLM_METHODS, shown)

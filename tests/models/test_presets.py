@@ -15,6 +15,7 @@ from sira_cli.core.config import SiraConfig
 from sira_cli.core.image_tokens import Between, ImageTokens
 from sira_cli.errors import DataError, SettingsError
 from sira_cli.methods import find
+from sira_cli.methods.base import Method
 from sira_cli.methods.calibrated import Calibrated, Calibration, Origin
 from sira_cli.models import combinations, presets
 from sira_cli.models.combinations import CONFLICTS
@@ -201,7 +202,7 @@ OPTIONS = {  # of each feature, on the command line
     "beams": "--set num_beams=2",
     "think": "--think",
     "text_changes": "--prefix x",
-    **dict.fromkeys(("own_search", "no_batches", "no_sampling"), "--method opera"),
+    **dict.fromkeys(("own_search", "no_sampling"), "--method opera"),
     **dict.fromkeys(("no_beams", "one_stream", "other_method"), "--method vcd"),
     "words": "--words",
     "choices": "--choices Yes,No",
@@ -235,7 +236,7 @@ PAIRS = {
     "choices": "one_stream think text_changes words verify schema",
     "guide": "own_search beams words no_caption schema",
     "best": "no_sampling beams words no_caption",
-    "schema": "beams words no_batches text_changes",
+    "schema": "beams words own_search text_changes",
     "engine": "beams other_method guide repetition loading schema_and_think schema_and_rule",
     "lists": "bundled",
 }
@@ -294,3 +295,13 @@ def test_the_bundled_model_is_known_by_its_weights(tmp_path):
     with pytest.raises(SettingsError, match="the bundled model makes no list"):
         combinations.check(bundled, find("sira"), schema=schema)
     combinations.check(presets.read(write(tmp_path / "demo.yaml", "model: a/b")), find("sira"), schema=schema)
+
+
+def test_a_method_that_takes_one_picture_at_a_time_follows_a_schema():
+    """Only a search of its own, as that of opera, keeps a schema out."""
+
+    class OneByOne(Method):
+        name = "one by one"
+        abilities = frozenset()
+
+    combinations.check(presets.find("demo"), OneByOne(), schema=Schema.of("alt+description"))
