@@ -81,6 +81,9 @@ CONFLICTS = (
     Conflict("guide", "words", "{words} scores a text as it was decoded, but {guide} changes it: use `verify=` flag"),
     Conflict("guide", "no_caption", "{guide} writes captions, and this run's task is {no_caption}: use `verify=` flag"),
     Conflict("guide", "schema", "{guide} writes sentences, and {schema} asks for values: use `verify=` flag"),
+    Conflict(
+        "guide", "streams", "{streams} follows a text as it was decoded, but {guide} changes it: use `verify=` flag"
+    ),
     Conflict("best", "no_sampling", "{best} draws captions to choose from, which needs method {no_sampling}"),
     Conflict("best", "beams", "{best} follows one text per sample: leave out {beams}, or use `verify=` flag"),
     Conflict(
@@ -89,6 +92,7 @@ CONFLICTS = (
     Conflict(
         "best", "no_caption", "{best} chooses among captions, and this run's task is {no_caption}: use `verify=` flag"
     ),
+    Conflict("best", "streams", "{streams} follows one text, but {best} decodes several: use `verify=` flag"),
     Conflict("schema", "words", "{words} scores words of a text, but {schema} makes {format}: leave out one of them"),
     Conflict("schema", "own_search", "{schema} rules out tokens one by one, but {own_search} has its own search"),
     Conflict("schema", "text_changes", "{schema} makes {format}, which nothing changes: leave out {text_changes}"),

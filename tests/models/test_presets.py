@@ -6,14 +6,17 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import pytest
 import torch
 
+from sira_cli.analysis.trace.task import Trace
 from sira_cli.core.config import SiraConfig
 from sira_cli.core.image_tokens import Between, ImageTokens
 from sira_cli.errors import DataError, SettingsError
+from sira_cli.look.claims import Verify
 from sira_cli.methods import find
 from sira_cli.methods.base import Method
 from sira_cli.methods.calibrated import Calibrated, Calibration, Origin
@@ -218,11 +221,23 @@ OPTIONS = {  # of each feature, on the command line
     "schema_and_rule": f"--method flb {SCHEMA}",
     **dict.fromkeys(("bundled", "streams"), ""),  # the preset of all of these, and a command
 }
-ONLY_PYTHON = {  # no command has both: --words and --verify are of caption, --choices of ask
-    ("choices", "words"): {"choices": ("Yes", "No"), "words": True},
-    ("choices", "verify"): {"choices": ("Yes", "No"), "verify": "flag"},
-    ("guide", "no_caption"): {"verify": "guide"},
-    ("best", "no_caption"): {"verify": "best"},
+
+
+def ask(**options) -> Ask:
+    return Ask.of(presets.find("demo"), find("sira"), "What?", **options)
+
+
+def trace(mode: str) -> Trace:
+    return Trace(presets.find("demo"), find("sira"), verify=Verify(mode=mode))
+
+
+ONLY_PYTHON = {  # no command has both: --words and --verify are of caption, --choices of ask; trace has --verify flag
+    ("choices", "words"): partial(ask, choices=("Yes", "No"), words=True),
+    ("choices", "verify"): partial(ask, choices=("Yes", "No"), verify="flag"),
+    ("guide", "no_caption"): partial(ask, verify="guide"),
+    ("best", "no_caption"): partial(ask, verify="best"),
+    ("guide", "streams"): partial(trace, "guide"),
+    ("best", "streams"): partial(trace, "best"),
 }
 
 
@@ -234,8 +249,8 @@ PAIRS = {
     "words": "one_stream beams",
     "no_beams": "beams",
     "choices": "one_stream think text_changes words verify schema",
-    "guide": "own_search beams words no_caption schema",
-    "best": "no_sampling beams words no_caption",
+    "guide": "own_search beams words no_caption schema streams",
+    "best": "no_sampling beams words no_caption streams",
     "schema": "beams words own_search text_changes",
     "engine": "beams other_method guide repetition loading schema_and_think schema_and_rule",
     "lists": "bundled",
@@ -261,7 +276,7 @@ def test_a_pair_is_refused_before_a_model_is_loaded(sira, monkeypatch, pair):
     reason = max(re.split(r"\{\w+\}|`\w+=`", row.message), key=len)
     if pair in ONLY_PYTHON:
         with pytest.raises(SettingsError, match=re.escape(reason)):
-            Ask.of(presets.find("demo"), find("sira"), "What?", **ONLY_PYTHON[pair])
+            ONLY_PYTHON[pair]()
         return
     command = "trace" if "streams" in pair else "ask" if "choices" in pair else "caption"
     given = [EXAMPLES[0], *["Is it?"] * (command == "ask"), "-p", "demo", *OPTIONS[row.one].split()]
