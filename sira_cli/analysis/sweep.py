@@ -175,9 +175,10 @@ class CaptionsOfCells(Task[list[str]]):
 
     def answers(self, lvlm: LoadedModel, batch: Batch[list[str]], on_text: Any = None) -> list[list[str]]:
         """Return the captions of the cells for each picture."""
+        seeds = batch.seeds(lvlm)
         captions = []
         for cell in self.lvlms:
-            answers = cell.answer(batch.inputs)
+            answers = cell.answer(batch.inputs, seeds=seeds)
             for answer in answers:
                 if answer.error:
                     raise UnfinishedReasoningError(f"a caption {answer.error}")

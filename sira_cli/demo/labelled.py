@@ -99,7 +99,8 @@ def scene_report(lvlm: Lvlm, count: int, on_progress: Callable[[int], None] = la
     captions: list[Caption] = []
     for batch in batches(list(scenes), BATCH):
         images = [render(scenes[name])[0] for name in batch]
-        answers = lvlm.answer(lvlm.prepare(images, [lvlm.preset.prompts.caption] * len(batch)))
+        prompts = [lvlm.preset.prompts.caption] * len(batch)
+        answers = lvlm.answer(lvlm.prepare(images, prompts), seeds=lvlm.text_seeds(batch, prompts))
         for name, image, answer in zip(batch, images, answers, strict=True):
             support = {claim.thing: claim.support for claim in look.check(image, answer.text).objects}
             captions.append(Caption(f"scene {name}", name, support))

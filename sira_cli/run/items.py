@@ -65,6 +65,10 @@ class Batch(Generic[R]):
     seconds: float = 0.0  # of the preparation
     failure: Exception | None = None  # that prevented the inputs
 
+    def seeds(self, lvlm: LoadedModel) -> list[int]:
+        """Return the seed of each item's text, which is the same in any batch."""
+        return lvlm.text_seeds([item.sha256 for item in self.items], [item.prompt for item in self.items])
+
 
 def batches(items: Sequence[T], size: int) -> Iterator[Sequence[T]]:
     """Yield the items in batches of `size`; the last may be smaller."""

@@ -241,7 +241,7 @@ class PictureTask(Task[Result]):
         self, lvlm: LoadedModel, batch: Batch[Result], on_text: Callable[[str], None] | None = None
     ) -> Sequence[Answer]:
         """Return the model's answer about each picture of a prepared batch."""
-        seeds = lvlm.text_seeds([item.sha256 for item in batch.items], [item.prompt for item in batch.items])
+        seeds = batch.seeds(lvlm)
         return self.way(lvlm, on_text).answers(batch.images, lvlm.to_device(batch.inputs), seeds)
 
     def way(self, lvlm: Any, on_text: Callable[[str], None] | None = None) -> Way:

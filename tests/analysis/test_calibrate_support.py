@@ -20,6 +20,7 @@ from sira_cli.look.words import shipped
 from sira_cli.models import presets
 from sira_cli.run.lvlm import load
 from tests.support.eval.writing import lines, read, save
+from tests.support.helpers import under
 from tests.support.records import caption_record
 
 VERIFY = {"mode": "flag", "words": "chair+amber/1", "question": "?"}
@@ -122,6 +123,21 @@ def test_records_that_cannot_be_used(tmp_path, records, message):
 def test_scenes_without_files(sira):
     code, out, _ = sira("calibrate", "support", "-p", "demo", "--limit", 3, "--json", "-q")
     assert (code, json.loads(out)) == (0, json.loads(scene_report(load("demo", method="sira"), 3).to_json()))
+
+
+def test_sampled_captions_of_scenes_are_the_same_in_any_batch(demo, monkeypatch):
+    check, captions = SecondLook.check, list[str]()
+
+    def noted(look, image, text):
+        captions.append(text)
+        return check(look, image, text)
+
+    monkeypatch.setattr(SecondLook, "check", noted)
+    lvlm = under(demo, "sira", temperature=1.0, max_new_tokens=12)
+    scene_report(lvlm, 3)
+    monkeypatch.setattr("sira_cli.demo.labelled.BATCH", 1)
+    scene_report(lvlm, 3)
+    assert captions[:3] == captions[3:]
 
 
 def test_a_preset_is_written_of_the_model_of_the_records(sira, tmp_path):

@@ -107,6 +107,17 @@ def test_captions_are_refused_where_nobody_knows_what_is_in_the_pictures(demo):
         next(sweeping.sweep(under(demo, "sira"), questions, Grid((4,), (1.0,)), Units(), captions=True))
 
 
+def test_a_sampled_caption_of_a_batch_is_that_of_sira_caption(demo):
+    lvlm = under(demo, "sira", temperature=1.0, max_new_tokens=12)
+    questions, grid, units = validation_questions(3), Grid((4,), (0.5, 3.0)), Units[list[str]]()
+    list(sweeping.sweep(lvlm, questions, grid, units, captions=True, batch_size=3))
+    for name in questions.pictures:
+        picture = questions.picture(name)
+        captions = [under(at(lvlm, cell, 12), temperature=1.0).caption(picture).text for cell in grid.cells()]
+        assert units[f"captions of scene {name}, K = 0"] == captions[:1]
+        assert units[f"captions of scene {name}, K = 4"] == captions[1:]
+
+
 # --- figures and the best setting
 
 

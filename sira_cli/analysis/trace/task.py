@@ -153,7 +153,7 @@ class Trace(Task[list[Line]]):
             if self.forced:
                 record_forced(lvlm, batch.items, inputs, recorders)
             else:
-                seeds = lvlm.text_seeds([item.sha256 for item in batch.items], [item.prompt for item in batch.items])
+                seeds = batch.seeds(lvlm)
                 lvlm.generate(inputs, on_tokens=lambda tokens, step: recorders[0].add(tokens[0], step), seeds=seeds)
             return [recorder.end() for recorder in recorders]
 
