@@ -114,6 +114,7 @@ def run_missing(
     units: Units[T],
     batch_size: BatchSize | None = None,
     pieces: int = 1,
+    all_needed: bool = False,
 ) -> Events:
     """Work on the items whose units are missing, keep each result, and yield events.
 
@@ -124,9 +125,13 @@ def run_missing(
         units: the results so far, to which new ones are added.
         batch_size: as for `Runner`.
         pieces: the share of a unit in the stage's `total`.
+        all_needed: whether the experiment ends at the first picture that fails.
 
     Yields:
         `Advanced`, `FailedPicture` once per picture, and `Halved`.
+
+    Raises:
+        PictureError: a picture failed, and all are needed.
     """
     from sira_cli.run.runner import Runner  # imports torch
 
@@ -140,6 +145,8 @@ def run_missing(
                 continue
             if item.result is not None:
                 units.add({item.id: item.result})
+            elif all_needed:
+                raise PictureError(item.error)
             elif item.name not in units.failures:
                 units.failures[item.name] = FailedPicture(item.name, item.error)
                 yield units.failures[item.name]

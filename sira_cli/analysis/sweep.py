@@ -23,10 +23,10 @@ from sira_cli.analysis.questions import DECODED, QuestionSet
 from sira_cli.core.families import find_backbone
 from sira_cli.core.passes import next_token
 from sira_cli.core.rules import contrast, plausible
-from sira_cli.errors import PictureError, SettingsError, UnfinishedReasoningError
+from sira_cli.errors import SettingsError, UnfinishedReasoningError
 from sira_cli.models.model import LoadedModel
 from sira_cli.models.preset import Preset
-from sira_cli.run.events import FailedPicture, StageStarted
+from sira_cli.run.events import StageStarted
 from sira_cli.run.items import Batch, Item, Task
 from sira_cli.run.lvlm import Lvlm
 from sira_cli.run.records import flat, hash_of
@@ -197,18 +197,18 @@ def sweep(
 ) -> Events:
     """Measure what is missing in `units`, and yield events.
 
-    A picture that fails in the questions is an event once, and the others go on.
+    A picture that fails in the questions is an event once, and the others go on. One without an answer has no captions.
 
     Args:
         lvlm: the loaded model, under SIRA.
         questions: labelled yes/no questions.
         grid: values of K and alpha.
         units: the answers so far, to which new ones are added.
-        captions: also caption each picture under every setting.
+        captions: also caption each picture with an answer under every setting.
         batch_size: as for `Runner`.
 
     Raises:
-        PictureError: a picture cannot be captioned.
+        PictureError: a picture with an answer cannot be captioned.
         SettingsError: `units` are of other questions or settings, or captions could not be counted.
     """
     if captions and questions.count_caption is None:
@@ -228,17 +228,16 @@ def sweep(
     yield StageStarted("questions", len(asked))
     yield from run_missing(lvlm, FirstTokens(grid), asked, units, batch_size)
     if captions:
-        yield StageStarted("captions", len(questions.pictures) * len(grid.cells()))
+        answered = dict.fromkeys(item.name for item in asked if item.id in units)
+        yield StageStarted("captions", len(answered) * len(grid.cells()))
         for k in (GREEDY.k, *grid.ks):
             method = methods.find("sira" if k else "greedy")
             alphas = grid.alphas if k else (GREEDY.alpha,)
             cells = [lvlm.under(method, lvlm.preset.with_settings(k=k or None, alpha=alpha)) for alpha in alphas]
             items = []
-            for name in questions.pictures:
+            for name in answered:
                 unit = CAPTION_UNIT.format(name, k)
                 items.append(Item[list[str]](questions.picture(name), name, prompts.caption, unit))
-            for event in run_missing(lvlm, CaptionsOfCells(cells), items, units, batch_size, pieces=len(cells)):
-                if isinstance(event, FailedPicture):
-                    raise PictureError(event.error)
-                yield event
+            task = CaptionsOfCells(cells)
+            yield from run_missing(lvlm, task, items, units, batch_size, pieces=len(cells), all_needed=True)
     units.complete()

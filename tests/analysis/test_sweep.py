@@ -6,6 +6,7 @@ import json
 from contextlib import closing
 from dataclasses import replace
 from functools import partial
+from pathlib import Path
 
 import pytest
 
@@ -18,11 +19,12 @@ from sira_cli.analysis.sweep import GREEDY, Cell, Grid, decisive, spread
 from sira_cli.analysis.sweep_report import SweepReport
 from sira_cli.cli.research import _write_preset
 from sira_cli.demo.measure import measure
-from sira_cli.demo.questions import SPLITS, Questions, held_out, validation_questions
+from sira_cli.demo.questions import SPLITS, Questions, caption_counts, held_out, validation_questions
 from sira_cli.demo.scenes import VALIDATION_SEEDS, render
 from sira_cli.errors import PictureError, SettingsError
 from sira_cli.eval.statistics import Figure
 from sira_cli.models import presets
+from sira_cli.pictures.sources import located
 from sira_cli.run.events import FailedPicture
 from sira_cli.run.lvlm import Lvlm
 from tests.support.eval.writing import lines, read
@@ -116,6 +118,41 @@ def test_a_sampled_caption_of_a_batch_is_that_of_sira_caption(demo):
         captions = [under(at(lvlm, cell, 12), temperature=1.0).caption(picture).text for cell in grid.cells()]
         assert units[f"captions of scene {name}, K = 0"] == captions[:1]
         assert units[f"captions of scene {name}, K = 4"] == captions[1:]
+
+
+def shown_as(*files: Path, asked: str) -> QuestionSet:
+    """A question about each of the pictures with these names, whose files are opened in this order."""
+    order = iter(files)
+    split = ("adversarial",)
+    questions = tuple(Question(name, f"Is there {number}?", True, split) for number, name in enumerate(asked))
+    count_caption = lambda picture, caption: caption_counts(held_out(VALIDATION_SEEDS[0]), caption)  # noqa: E731
+    return QuestionSet(split, questions, lambda name: located(str(next(order))), count_caption)
+
+
+@pytest.fixture(scope="module")
+def drawn(tmp_path_factory) -> Path:
+    path = tmp_path_factory.mktemp("drawn") / "scene.png"
+    render(held_out(VALIDATION_SEEDS[0]))[0].save(path)
+    return path
+
+
+def test_a_picture_that_cannot_be_captioned_ends_a_sweep(demo, drawn, tmp_path):
+    """Also where one of its questions failed before, and is known."""
+    gone = tmp_path / "gone.png"
+    questions = shown_as(gone, drawn, gone, drawn, asked="aa")
+    events = sweeping.sweep(under(demo, "sira"), questions, Grid((4,), (1.0,)), Units(), captions=True)
+    with pytest.raises(PictureError, match=r"gone\.png"):
+        list(events)
+
+
+def test_a_picture_without_an_answer_is_left_out_of_captions_and_figures(demo, drawn, tmp_path):
+    gone = tmp_path / "gone.png"
+    lvlm, grid, units = under(demo, "sira", max_new_tokens=3), Grid((4,), (1.0,)), Units[list[str]]()
+    questions = shown_as(gone, drawn, drawn, drawn, asked="ab")
+    list(sweeping.sweep(lvlm, questions, grid, units, captions=True))
+    assert list(units) == ["question 1", "captions of scene b, K = 0", "captions of scene b, K = 4"]
+    report = SweepReport.of(lvlm, questions, grid, units, captions=True)
+    assert (report.pictures, [failure.picture for failure in report.failures]) == (1, ["a"])
 
 
 # --- figures and the best setting
