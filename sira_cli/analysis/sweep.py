@@ -85,13 +85,13 @@ def spread(layers: int, largest: int) -> tuple[int, ...]:
 
 
 def parse_ks(text: str) -> tuple[int, ...]:
-    """Read values of K: `1,2,4`, `1-7`, or both."""
+    """Read values of K: `1,2,4`, `1-7`, or both; up to 9999, more layers than a model has."""
     values: set[int] = set()
     for part in text.split(","):
-        match = re.fullmatch(r"\s*(\d+)\s*(?:-\s*(\d+)\s*)?", part)
+        match = re.fullmatch(r"\s*(\d{1,4})\s*(?:-\s*(\d{1,4})\s*)?", part)
         numbers = range(int(match[1]), int(match[2] or match[1]) + 1) if match else ()
         if not numbers or 0 in numbers:
-            raise SettingsError(f"`k=` {text!r}: expected all, or numbers and ranges such as 1,2,4 or 1-7")
+            raise SettingsError(f"`k=` {text!r}: expected all, or numbers and ranges such as 1,2,4 or 1-7, up to 9999")
         values.update(numbers)
     return tuple(sorted(values))
 

@@ -74,6 +74,14 @@ def test_values_of_k_and_alpha():
     assert Grid((1, 2), (0.5, 1.0)).cells() == [GREEDY, Cell(1, 0.5), Cell(1, 1.0), Cell(2, 0.5), Cell(2, 1.0)]
 
 
+@pytest.mark.parametrize("text", ["10000", "1-10000", "1" * 5000, "1-" + "1" * 5000])
+def test_values_of_k_that_no_model_has_are_refused_before_they_are_listed(text):
+    """A range of 100 billion would fill the memory, and Python reads no number of 5,000 digits."""
+    with pytest.raises(SettingsError, match="up to 9999"):
+        sweeping.parse_ks(text)
+    assert len(sweeping.parse_ks("1-9999")) == 9999
+
+
 def test_the_settings_that_decide_a_sweep():
     demo, questions = presets.find("demo"), validation_questions(1)
     settings = decisive(demo, questions, (0.5,), captions=False)
