@@ -43,7 +43,7 @@ class QuestionSet:
 
     splits: tuple[str, ...]
     questions: tuple[Question, ...]
-    picture: Callable[[str], Picture]  # by its name
+    picture_of: Callable[[str], Picture]  # by its name
     count_caption: Callable[[str, str], Counts] | None = None  # by the picture's name; None: its objects are unknown
     folder: str = ""  # of the pictures, if they are files
     outlines: Callable[[Question], Sequence[Outline]] | None = None  # none of them: the object's place is unknown

@@ -7,17 +7,15 @@ depend on K, and z_cf not on alpha (`core.passes`).
 from __future__ import annotations
 
 import functools
-import itertools
 import math
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from typing_extensions import override
 
-from sira_cli import methods
 from sira_cli.analysis.experiment import Events, Units, run_missing
 from sira_cli.analysis.questions import DECODED, QuestionSet
 from sira_cli.core.families import find_backbone
@@ -32,10 +30,7 @@ from sira_cli.run.lvlm import Lvlm
 from sira_cli.run.records import flat, hash_of
 from sira_cli.run.runner import BatchSize
 
-if TYPE_CHECKING:
-    pass
-
-DEFAULT_K_COUNT = 6  # number of values of K, unless they are given
+DEFAULT_K_COUNT = 6  # number of values of K at most, unless they are given
 # Names of units, each with the texts of several settings.
 ANSWER_UNIT = "question {}"
 CAPTION_UNIT = "captions of scene {}, K = {}"
@@ -75,11 +70,15 @@ class Grid:
 
     def cells(self) -> list[Cell]:
         """Return all settings, greedy first."""
-        return [GREEDY, *itertools.starmap(Cell, itertools.product(self.ks, self.alphas))]
+        cells = [GREEDY]
+        for k in self.ks:
+            for alpha in self.alphas:
+                cells.append(Cell(k, alpha))
+        return cells
 
 
 def spread(layers: int, largest: int) -> tuple[int, ...]:
-    """Return DEFAULT_K_COUNT values of K from early to late forks, L/2 among them."""
+    """Return up to DEFAULT_K_COUNT values of K, from early to late forks, L/2 among them."""
     evenly = [number * layers // DEFAULT_K_COUNT for number in range(1, DEFAULT_K_COUNT + 1)]
     return tuple(sorted({max(1, min(k, largest)) for k in evenly}))
 
@@ -108,7 +107,10 @@ def parse_alphas(text: str) -> tuple[float, ...]:
 
 
 def decisive(preset: Preset, questions: QuestionSet, alphas: Sequence[float], captions: bool) -> dict[str, Any]:
-    """Return the settings that decide a sweep's texts, besides K and the checkpoint's revision, as JSON holds them."""
+    """Return the settings that decide a sweep's texts, as JSON holds them.
+
+    K, the checkpoint's revision, `quantization` and `dtype` are not among them: `sweep` adds these.
+    """
     parts = preset.decisive()
     for swept in ("k", "k_fraction", "alpha"):
         del parts["sira"][swept]
@@ -116,12 +118,17 @@ def decisive(preset: Preset, questions: QuestionSet, alphas: Sequence[float], ca
     if captions:
         prompts["caption"] = preset.prompts.caption
     else:
-        del parts["generation"]  # the first token is always the likeliest
+        del parts["generation"]  # none of it counts: an answer is the likeliest first token, after an empty thought
     parts["prompts"] = prompts | {"ask": preset.prompts.ask}
     rows = []
     for question in questions.questions:
-        row = {"picture": question.picture, "text": question.text, "there": question.expected}
-        rows.append(row | {"splits": question.splits})
+        row = {
+            "picture": question.picture,
+            "text": question.text,
+            "there": question.expected,
+            "splits": question.splits,
+        }
+        rows.append(row)
     return flat(parts) | {
         "captions": captions,
         "alpha": list(alphas),
@@ -136,7 +143,8 @@ def first_tokens(lvlm: LoadedModel, grid: Grid, inputs: Any) -> torch.Tensor:
     """Return the first token that decoding picks in every cell, `[B, cells]`."""
     z_full, z_cf = next_token(lvlm.model, lvlm.sira, lvlm.to_device(inputs), grid.ks)  # [B, V], and [B, V] for each K
     picked = [z_full.argmax(dim=-1)]  # [B]
-    for cell in grid.cells()[1:]:
+    _, *forked = grid.cells()  # greedy is first
+    for cell in forked:
         z_cd = contrast(z_full, z_cf[cell.k], cell.alpha)  # [B, V], (1 + alpha) z_full - alpha z_cf
         if lvlm.sira.beta is not None:
             z_cd = plausible(z_cd, z_full, lvlm.sira.beta)
@@ -162,7 +170,11 @@ class FirstTokens(Task[list[str]]):
 
     def answers(self, lvlm: LoadedModel, batch: Batch[list[str]], on_text: Any = None) -> list[list[str]]:
         """Return the texts of `grid.cells()` for each question."""
-        text = functools.cache(lambda token: lvlm.vocabulary.text([token]).strip())
+
+        @functools.cache  # most cells and questions have one of a few tokens
+        def text(token: int) -> str:
+            return lvlm.vocabulary.text([token]).strip()
+
         rows = first_tokens(lvlm, self.grid, batch.inputs).tolist()
         return [list(map(text, tokens)) for tokens in rows]
 
@@ -177,13 +189,13 @@ class CaptionsOfCells(Task[list[str]]):
         """Return the captions of the cells for each picture."""
         seeds = batch.seeds(lvlm)
         captions = []
-        for cell in self.lvlms:
-            answers = cell.answer(batch.inputs, seeds=seeds)
+        for lvlm_of_cell in self.lvlms:
+            answers = lvlm_of_cell.answer(batch.inputs, seeds=seeds)
             for answer in answers:
                 if answer.error:
                     raise UnfinishedReasoningError(f"a caption {answer.error}")
             captions.append([answer.text for answer in answers])
-        return list(map(list, zip(*captions, strict=True)))
+        return list(map(list, zip(*captions, strict=True)))  # from a list per cell to a list per picture
 
 
 def sweep(
@@ -214,30 +226,42 @@ def sweep(
     if captions and questions.count_caption is None:
         raise SettingsError("`captions=` is for pictures whose objects are known: leave it out")
     lvlm.check_prompts((question.text, question.picture) for question in questions.questions)
-    settings = decisive(lvlm.preset, questions, grid.alphas, captions)
-    settings |= {"quantization": lvlm.quantization, "k": list(grid.ks)}
-    settings |= {"checkpoint": lvlm.revision, "dtype": str(lvlm.model.dtype)}
+    settings = {
+        **decisive(lvlm.preset, questions, grid.alphas, captions),
+        "quantization": lvlm.quantization,
+        "k": list(grid.ks),
+        "checkpoint": lvlm.revision,
+        "dtype": str(lvlm.model.dtype),
+    }
     units.begin(settings)
     prompts = lvlm.preset.prompts
     asked = []
     for number, question in enumerate(questions.questions):
         prompt = prompts.asking(question.text)
         unit = ANSWER_UNIT.format(number)
-        picture = questions.picture(question.picture).known(prompt=prompt, id=unit)
-        asked.append(Item[list[str]](picture, question.picture, prompt, unit))
+        picture = questions.picture_of(question.picture).known(prompt=prompt, id=unit)
+        asked.append(Item[list[str]](picture, name=question.picture, prompt=prompt, id=unit))
     yield StageStarted("questions", len(asked))
     yield from run_missing(lvlm, FirstTokens(grid), asked, units, batch_size)
     if captions:
         answered = dict.fromkeys(item.name for item in asked if item.id in units)
         yield StageStarted("captions", len(answered) * len(grid.cells()))
         for k in (GREEDY.k, *grid.ks):
-            method = methods.find("sira" if k else "greedy")
-            alphas = grid.alphas if k else (GREEDY.alpha,)
-            cells = [lvlm.under(method, lvlm.preset.with_settings(k=k or None, alpha=alpha)) for alpha in alphas]
+            lvlms = _lvlms_at(lvlm, grid, k)
             items = []
             for name in answered:
                 unit = CAPTION_UNIT.format(name, k)
-                items.append(Item[list[str]](questions.picture(name), name, prompts.caption, unit))
-            task = CaptionsOfCells(cells)
-            yield from run_missing(lvlm, task, items, units, batch_size, pieces=len(cells), all_needed=True)
+                items.append(Item[list[str]](questions.picture_of(name), name, prompts.caption, id=unit))
+            task = CaptionsOfCells(lvlms)
+            yield from run_missing(lvlm, task, items, units, batch_size, pieces=len(lvlms), all_needed=True)
     units.complete()
+
+
+def _lvlms_at(lvlm: Lvlm, grid: Grid, k: int) -> list[Lvlm]:
+    """Return a loaded model in each cell of a grid with this K."""
+    if k == GREEDY.k:
+        return [lvlm.under("greedy", lvlm.preset.with_settings(alpha=GREEDY.alpha))]
+    lvlms = []
+    for alpha in grid.alphas:
+        lvlms.append(lvlm.under("sira", lvlm.preset.with_settings(k=k, alpha=alpha)))
+    return lvlms

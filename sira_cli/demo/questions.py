@@ -211,7 +211,7 @@ def validation_questions(limit: int | None = None) -> QuestionSet:
     return QuestionSet(
         SPLITS,
         tuple(questions),
-        picture=lambda name: scene_picture(scenes[name]),
+        picture_of=lambda name: scene_picture(scenes[name]),
         count_caption=lambda picture, caption: caption_counts(scenes[picture], caption),
     )
 

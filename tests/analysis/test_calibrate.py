@@ -125,7 +125,7 @@ def test_directions_spreads_and_accuracies_are_those_worked_out_by_hand(checkpoi
     for level in ("image", "object"):
         clean, other = [], []
         for question in ASKED:
-            image = questions.picture(question.picture).open().image
+            image = questions.picture_of(question.picture).open().image
             if (pair := degraded(image, question, level)) is not None:
                 clean.append(outputs_by_hand(lvlm, image, question.text, "yes" if question.expected else "no"))
                 other.append(outputs_by_hand(lvlm, pair[0], question.text, pair[1]))

@@ -60,7 +60,7 @@ def test_every_answer_is_that_of_sira_ask(demo, beta, least):
     deciders = [at(lvlm, cell, 1) for cell in grid.cells()]
     for number in sorted({0, 1, *disputed[:3]}):  # slowly: a decoding for every question and setting
         asked = questions.questions[number]
-        image = questions.picture(asked.picture).open().image
+        image = questions.picture_of(asked.picture).open().image
         assert found[number] == [decider.ask(image, asked.text).text for decider in deciders]
 
 
@@ -70,6 +70,7 @@ def test_values_of_k_and_alpha():
     assert spread(8, 7) == (1, 2, 4, 5, 6, 7)
     assert spread(28, 27) == (4, 9, 14, 18, 23, 27)
     assert spread(36, 33) == (6, 12, 18, 24, 30, 33)  # DeepStack
+    assert spread(4, 3) == (1, 2, 3)
     assert all(layers // 2 in spread(layers, layers - 1) for layers in range(2, 80))
     assert Grid((1, 2), (0.5, 1.0)).cells() == [GREEDY, Cell(1, 0.5), Cell(1, 1.0), Cell(2, 0.5), Cell(2, 1.0)]
 
@@ -122,7 +123,7 @@ def test_a_sampled_caption_of_a_batch_is_that_of_sira_caption(demo):
     questions, grid, units = validation_questions(3), Grid((4,), (0.5, 3.0)), Units[list[str]]()
     list(sweeping.sweep(lvlm, questions, grid, units, captions=True, batch_size=3))
     for name in questions.pictures:
-        picture = questions.picture(name)
+        picture = questions.picture_of(name)
         captions = [under(at(lvlm, cell, 12), temperature=1.0).caption(picture).text for cell in grid.cells()]
         assert units[f"captions of scene {name}, K = 0"] == captions[:1]
         assert units[f"captions of scene {name}, K = 4"] == captions[1:]

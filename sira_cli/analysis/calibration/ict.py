@@ -135,7 +135,7 @@ def train(
     def item(prefill: Prefill) -> Item[Tensor]:
         name = prefill.question.picture
         asked = lvlm.preset.prompts.asking(prefill.question.text)
-        return Item(questions.picture(name).known(prompt=asked, id=prefill.id), name, asked, prefill.id)
+        return Item(questions.picture_of(name).known(prompt=asked, id=prefill.id), name, asked, prefill.id)
 
     yield StageStarted("prefills", len(prefills))
     for answer in (YES, NO):
