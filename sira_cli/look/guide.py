@@ -6,9 +6,9 @@
 
 How a guided text is decoded:
 
-1. Before each token the guide reads the text so far (`Guide.next`): which supported objects are missing, and whether an
-   object is about to be introduced (`reading.py`). It returns a `Choice`: the tokens that may not come next, those that
-   begin a name which may, and the place from which the text goes on if the model knows no way on.
+1. Before each token the guide reads the text so far (`Guide.choice_after`): which supported objects are missing, and
+   whether an object is about to be introduced (`reading.py`). It returns a `Choice`: the tokens that may not come next,
+   those that begin a name which may, and the place from which the text goes on if the model knows no way on.
 2. Words that are one token are ruled out before they are picked (`GuideMask` in `mask.py`, by `name_tokens.py`).
 3. The text counts, not its tokens: a name in any other spelling is found once it is written (`Guide.first_forbidden`).
    Then the text is cut back to before the name, and the token that began it is banned there (`Guide.ban`, by
@@ -33,13 +33,25 @@ from sira_cli.models.reasoning import ReasoningParser
 IDLE = 2  # sentences that name nothing new, after which a text may end with objects missing
 LATE = 0.75  # share of the maximum tokens after which a text may end with objects missing
 _SENTENCE = re.compile(r"[.!?\n]\s")  # an object is not named across its end
-# "light" may go on as "light bulb", another object. What settles that it does not: a sign that no compound holds, or
-# all of the next word.
-_SETTLES_NAME = re.compile(r"[^\w\s-]|[\s-]+(?:[^\w\s-]|\w[\w-]*[^\w-])")
+# A name may go on as a compound: "light" as "light bulb". It cannot once this follows.
+_NO_COMPOUND = re.compile(
+    r"""
+    [\s-]* [^\w\s-]           # a sign other than a blank or hyphen
+    | [\s-]+ \w[\w-]* [^\w-]  # the next word, which is complete
+    """,
+    re.VERBOSE,
+)
 
 
-class _Replaced(NamedTuple):
-    """The article that comes next after a text, as the other one led nowhere there."""
+class DecodedText(NamedTuple):
+    """The text of some tokens; `start`: its first character after the thoughts, None if it ends inside one."""
+
+    text: str
+    start: int | None
+
+
+class _ForcedArticle(NamedTuple):
+    """After `text`, write `article`: its counterpart ("a" for "an") left no plausible name."""
 
     text: str
     article: str
@@ -61,30 +73,55 @@ class GuideRules:
         self.ends = sorted(ends)
         self.tokens = name_tokens(parser.vocabulary, words)
         self.late = int(LATE * limit)  # number of tokens after which a text may end without everything
-        self._cached_mentions = functools.lru_cache(maxsize=1024)(self._in_sentence)
+        self._cached_mentions = functools.lru_cache(maxsize=1024)(self._mentions_in_sentence)
+        # A text is read after its newest token (`Watch`), and again before the next one (`GuideMask`).
+        self._cached_texts = functools.lru_cache(maxsize=256)(self._decode)
+
+    def decoded(self, tokens: Sequence[int]) -> DecodedText:
+        """Return the text of its tokens, and where it begins after its thoughts, which come first."""
+        return self._cached_texts(tuple(tokens))
+
+    def _decode(self, tokens: tuple[int, ...]) -> DecodedText:
+        vocabulary = self.parser.vocabulary
+        text = vocabulary.text(tokens)
+        if not self.parser.expects:
+            return DecodedText(text, 0)
+        parsing = self.parser.begin()
+        outside = [parsing.add(token) for token in tokens]
+        if parsing.inside:
+            return DecodedText(text, None)
+        first = outside.index(True) if True in outside else len(tokens)
+        return DecodedText(text, len(vocabulary.text(tokens[:first])))
 
     def mentions(self, text: str) -> list[Mention]:
         """Return the mentions of a text, in order."""
         mentions = []
-        ends = [match.end() for match in _SENTENCE.finditer(text)]
+        sentence_ends = [match.end() for match in _SENTENCE.finditer(text)]
         start = 0
-        for end in (*ends, len(text)):
+        for end in (*sentence_ends, len(text)):
             for mention in self._cached_mentions(text[start:end]):  # most sentences have been read before
                 mentions.append(mention._replace(start=mention.start + start, end=mention.end + start))
             start = end
         return mentions
 
-    def _in_sentence(self, text: str) -> list[Mention]:
+    def _mentions_in_sentence(self, sentence: str) -> list[Mention]:
         mentions = []
-        for thing in self.words.things(text):
+        for thing in self.words.things(sentence):
             for start, end in thing.spans:
-                introduced = Place.at_the_end(text[:start]).introduction is not None
+                introduced = Place.at_the_end(sentence[:start]).introduction is not None
                 mentions.append(Mention(start, end, thing.name, thing.group, introduced))
         return sorted(mentions)
 
 
 class Guide:
     """What one text may name. Where no other way is left, the text ends.
+
+    Its methods take the tokens of the text so far. They are called in this order:
+
+    1. `allowed_length`: once, for the draft.
+    2. For each token: `choice_after` and `banned_after`, perhaps `hold_end` or `cut_back` (`GuideMask`); then
+       `must_be_cut` (`Watch`).
+    3. After each attempt: `first_forbidden`, then `ban`, or `repeats` if nothing is forbidden (`Redecoder`).
 
     Args:
         rules: the model's.
@@ -98,64 +135,52 @@ class Guide:
     def __init__(self, rules: GuideRules, supported: frozenset[str], doubted: frozenset[str] = frozenset()) -> None:
         self.rules = rules
         self.cut_at: int | None = None
-        self._banned: dict[tuple[int, ...], set[int]] = {}  # tokens that began what is forbidden, by those before them
+        # For each beginning of the text (its tokens): the next tokens that are banned there.
+        self._banned: dict[tuple[int, ...], set[int]] = {}
         self._supported = supported
         self._doubted = doubted
-        self._text_start = 0  # after the thoughts, in characters, when the next token was last asked for
-        self._replaced: _Replaced | None = None
+        self._forced_article: _ForcedArticle | None = None
         self._end_held: int | None = None  # the first place at which the model would have ended the text
 
-    def next(self, tokens: Sequence[int]) -> Choice | None:
-        """Return the choice of the next token after those of a text; None inside a thought."""
+    def choice_after(self, tokens: Sequence[int]) -> Choice | None:
+        """Return the choice of the token after those of a text; None inside a thought."""
         rules = self.rules
-        text = self.text(tokens)
-        start = self._end_of_thoughts(tokens)
+        text, start = rules.decoded(tokens)
         if start is None:
-            self._text_start = len(text) + 1  # the next token is part of the thought, with a space before it
             return None
-        self._text_start = start
-        if self._replaced is not None and text.rstrip() == self._replaced.text:
-            articles = rules.tokens.articles[self._replaced.article]
+        forced = self._forced_article
+        if forced is not None and text.rstrip() == forced.text:
+            articles = rules.tokens.articles[forced.article]
             return Choice(articles, (), Restart(0), only=True)  # one of them comes next: nothing restarts
-        reading = self._read(text)
+        reading = self._read(text, start)
+        # An object is introduced once, but may be mentioned again.
         groups = reading.missing if reading.introduces else self._supported
         names, ruled_out = rules.tokens.options(groups, self._doubted, reading.place)
         within_sentences: Sequence[int] = ()
         if self._may_not_end(reading, len(tokens)):
             ruled_out = [*ruled_out, *rules.ends]
             if reading.between:
-                lower_case = self._begins_in_lower_case(text)
-                within_sentences = rules.tokens.within_sentences[lower_case]
+                within_sentences = rules.tokens.within_sentences[reading.in_lower_case]
+        # Only directly after the article: after "a red" a name may not fit.
+        must_name = reading.place.form.direct and bool(reading.missing)
         return Choice(
             names,
             ruled_out,
             reading.restart(),
-            # After "a" every name fits; after "a red" one might not.
-            only_if_stuck=reading.place.form.direct and bool(reading.missing),
+            only_if_stuck=must_name,
             introduces=reading.introduces,
             between=reading.between,
             within_sentences=within_sentences,
         )
 
-    def _end_of_thoughts(self, tokens: Sequence[int]) -> int | None:
-        """Return the number of characters of a text's thoughts, which come first; None if it ends inside one."""
-        parser = self.rules.parser
-        if not parser.expects:
-            return 0
-        parsing = parser.begin()
-        outside = [parsing.add(token) for token in tokens]
-        if parsing.inside:
-            return None
-        first = outside.index(True) if True in outside else len(tokens)
-        return len(self.text(tokens[:first]))
-
-    def _read(self, text: str) -> Reading:
-        mentions = self._mentions(text)
+    def _read(self, text: str, start: int) -> Reading:
+        mentions = self._mentions(text, start)
         return Reading(
             text,
+            start,
             place=Place.at_the_end(text),
             missing=self._supported - {mention.group for mention in mentions},
-            last_name_end=max((mention.end for mention in mentions), default=self._text_start),
+            last_name_end=max((mention.end for mention in mentions), default=start),
             sentence=last_sentence(text),
         )
 
@@ -166,27 +191,23 @@ class Guide:
         # The rest of the sentence with the last name, and the idle ones after it, also an unfinished one.
         return len(sentence_spans(reading.text[reading.last_name_end :])) <= IDLE
 
-    def _begins_in_lower_case(self, text: str) -> bool:
-        """Return whether the first letter after the thoughts of a text is in lower case."""
-        for sign in text[self._text_start :]:
-            if sign.isalpha():
-                return sign.islower()
-        return False
-
-    def first_forbidden(self, text: str, *, ended: bool) -> int | None:
+    def first_forbidden(self, tokens: Sequence[int], *, ended: bool) -> int | None:
         """Return the start of the first part of a text that certainly cannot stay, or None.
 
         Args:
-            text: with its thoughts.
+            tokens: of the text, with its thoughts.
             ended: whether nothing follows, so that its last name is whole.
         """
         if self.cut_at is not None:
             return self.cut_at
+        text, start = self.rules.decoded(tokens)
+        if start is None:
+            return None
         named: set[str] = set()
-        for mention in self._mentions(text):
+        for mention in self._mentions(text, start):
             forbidden = mention.group not in self._supported or mention.name in self._doubted
             twice = mention.introduced and mention.group in named
-            if (forbidden or twice) and (ended or _SETTLES_NAME.match(text, mention.end)):
+            if (forbidden or twice) and (ended or _NO_COMPOUND.match(text, mention.end)):
                 return mention.start
             named.add(mention.group)
         return None
@@ -194,7 +215,7 @@ class Guide:
     def allowed_length(self, tokens: Sequence[int]) -> int:
         """Return the number of first tokens of a text of which the guide rules none out."""
         for number, token in enumerate(tokens):
-            choice = self.next(tokens[:number])
+            choice = self.choice_after(tokens[:number])
             if choice is not None and token in choice.ruled_out:
                 return number
         return len(tokens)
@@ -212,41 +233,47 @@ class Guide:
         """Return the tokens that are forbidden after some."""
         return self._banned.get(tuple(tokens), set())
 
-    def cut_back(self, text: str, choice: Choice) -> None:
+    def cut_back(self, tokens: Sequence[int], choice: Choice) -> None:
         """Note that no plausible token is left after a text: where it is cut, and how it goes on from there."""
         start, article = choice.restart
         self.cut_at = start
         if article:
-            self._replaced = _Replaced(text[:start].rstrip(), article)
+            self._forced_article = _ForcedArticle(self.text_of(tokens)[:start].rstrip(), article)
 
-    def hold_end(self, text: str) -> None:
+    def hold_end(self, tokens: Sequence[int]) -> None:
         """Note that the model would end a text that goes on."""
         if self._end_held is None:
-            self._end_held = len(text)
+            self._end_held = len(self.text_of(tokens))
 
-    def repeats(self, text: str) -> int | None:
-        """Return the end of a text before its last sentence, if that repeats another and the model would have ended.
+    def repeats(self, tokens: Sequence[int]) -> int | None:
+        """Return the end of a text before its last sentence if that repeats another, else None.
+
+        Only a sentence counts that the model was made to write: it begins where the model would have ended the text, or
+        later.
 
         There is a dog. It is brown.| It is brown.
         """
-        if self._end_held is None or not ends_sentence(text):
+        text, start = self.rules.decoded(tokens)
+        if self._end_held is None or start is None or not ends_sentence(text):
             return None
-        sentences = [(start, text[start:end].strip()) for start, end in sentence_spans(text)]
-        if not sentences:
+        spans = sentence_spans(text)
+        if not spans:
             return None
-        *others, (start, last) = sentences
-        if start < self._end_held or last not in [sentence for _, sentence in others]:
-            return None
-        return len(text[:start].rstrip())
+        *earlier, (last_start, last_end) = spans
+        last = text[last_start:last_end].strip()
+        is_repeated = last in [text[begin:end].strip() for begin, end in earlier]
+        if is_repeated and last_start >= self._end_held:
+            return len(text[:last_start].rstrip())
+        return None
 
-    def must_be_cut(self, text: str) -> bool:
+    def must_be_cut(self, tokens: Sequence[int]) -> bool:
         """Return whether a text that could go on already has a part that cannot stay."""
-        return self.first_forbidden(text, ended=False) is not None or self.repeats(text) is not None
+        return self.first_forbidden(tokens, ended=False) is not None or self.repeats(tokens) is not None
 
-    def text(self, tokens: Sequence[int]) -> str:
+    def text_of(self, tokens: Sequence[int]) -> str:
         """Return the text of its tokens."""
         return self.rules.parser.vocabulary.text(tokens)
 
-    def _mentions(self, text: str) -> list[Mention]:
-        """Return the mentions of a text after its thoughts."""
-        return [mention for mention in self.rules.mentions(text) if mention.start >= self._text_start]
+    def _mentions(self, text: str, start: int) -> list[Mention]:
+        """Return the mentions of a text after its thoughts, which end at `start`."""
+        return [mention for mention in self.rules.mentions(text) if mention.start >= start]

@@ -122,7 +122,7 @@ class GuidedCaptions:
         guide = Guide(self._rules, frozenset(supported), frozenset(claim.thing for claim in doubted))
         draft = texts[0]
         begun = draft[: guide.allowed_length(draft)]
-        if begun == draft and guide.first_forbidden(guide.text(draft), ended=True) is not None:
+        if begun == draft and guide.first_forbidden(draft, ended=True) is not None:
             begun = draft[:-1]  # a name of several tokens
         return _Caption(guide, draft, begun, plain[0], claims, doubted)
 

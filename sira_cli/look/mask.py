@@ -77,7 +77,7 @@ class GuideMask(LogitsProcessor):
                 row.would_end = float(full[row.number, row.guide.rules.ends].sum()) > ENDS
             if row.would_end and row.choice.within_sentences:
                 within[row.number, row.choice.within_sentences] = True
-                row.guide.hold_end(row.guide.text(row.tokens))
+                row.guide.hold_end(row.tokens)
         ruled_out = ruled_out.to(scores.device)
         left = without(scores, ruled_out | within.to(scores.device))
         rest = z.float().masked_fill(ruled_out, -torch.inf).softmax(dim=-1)  # [B, V], of the tokens that are left
@@ -96,7 +96,7 @@ class GuideMask(LogitsProcessor):
             tokens = texts[number]
             if guide is None or len(tokens) < self._given[number]:
                 continue
-            choice = guide.next(tokens)
+            choice = guide.choice_after(tokens)
             if choice is not None:
                 rows.append(_Row(number, guide, tokens, choice, guide.banned_after(tokens)))
         return rows
@@ -132,7 +132,7 @@ def _decided(row: _Row, outlook: _Outlook) -> Sequence[int] | None:
     if (row.would_end and outlook.unclear) or (stuck and choice.between and row.banned):
         return row.guide.rules.ends
     if stuck and (choice.introduces or row.banned):
-        row.guide.cut_back(row.guide.text(row.tokens), choice)
+        row.guide.cut_back(row.tokens, choice)
     return None
 
 
@@ -163,7 +163,7 @@ class Watch(StoppingCriteria):
             if number in self.lengths:
                 continue
             tokens = texts[number]
-            if guide is None or guide.must_be_cut(guide.text(tokens)):
+            if guide is None or guide.must_be_cut(tokens):
                 self.lengths[number] = len(tokens)
         ended = [number in self.lengths for number in range(len(input_ids))]
         return torch.tensor(ended, device=input_ids.device)

@@ -43,13 +43,15 @@ class Reading:
 
     Attributes:
         text: the text, with its thoughts.
+        start: its first character after the thoughts.
         place: its end.
         missing: groups of the supported objects that it does not name.
-        last_name_end: end of the last name in it; without one, start of the text after its thoughts.
+        last_name_end: end of the last name in it; without one, `start`.
         sentence: start of the sentence that goes on or comes next.
     """
 
     text: str
+    start: int
     place: Place
     missing: frozenset[str]
     last_name_end: int
@@ -64,6 +66,14 @@ class Reading:
     def between(self) -> bool:
         """Whether the text is between two sentences."""
         return not self.text[self.sentence :].strip()
+
+    @property
+    def in_lower_case(self) -> bool:
+        """Whether its first letter is in lower case."""
+        for sign in self.text[self.start :]:
+            if sign.isalpha():
+                return sign.islower()
+        return False
 
     def restart(self) -> Restart:
         """Return where the text goes on if nothing plausible may come next."""

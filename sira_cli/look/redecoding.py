@@ -75,7 +75,7 @@ class Redecoder:
                 guide.cut_at = None
             for row, (tokens, ended) in self._decoded(waiting, starts).items():
                 guide = guides[row]
-                fault = guide.first_forbidden(guide.text(tokens), ended=ended)
+                fault = guide.first_forbidden(tokens, ended=ended)
                 if fault is None:
                     done[row] = self._without_repetition(guide, tokens)
                     continue
@@ -88,12 +88,12 @@ class Redecoder:
 
     def _without_repetition(self, guide: Guide, tokens: Tokens) -> Tokens:
         """Return a text, or the part of it before it only repeats itself."""
-        end = guide.repeats(guide.text(tokens))
+        end = guide.repeats(tokens)
         return tokens if end is None else self._cut(guide, tokens, end)
 
     def _until_sentence(self, guide: Guide, tokens: Tokens, fault: int) -> Tokens:
         """Return a text up to its last whole sentence before a fault."""
-        before = guide.text(tokens)[:fault]
+        before = guide.text_of(tokens)[:fault]
         return self._cut(guide, tokens, last_sentence(before))
 
     def _cut(self, guide: Guide, tokens: Tokens, end: int) -> Tokens:
@@ -166,6 +166,6 @@ def _banned(guide: Guide, tokens: Tokens, fault: int) -> int:
 def _reach(guide: Guide, tokens: Tokens, end: int, first: int = 0) -> int:
     """Return the number of tokens until a text reaches `end` characters; at least `first`."""
     for count in range(first, len(tokens)):
-        if len(guide.text(tokens[:count]).rstrip("\ufffd")) >= end:
+        if len(guide.text_of(tokens[:count]).rstrip("\ufffd")) >= end:
             return count
     return len(tokens)

@@ -42,6 +42,10 @@ def tokens_of(demo, text):
     return demo.processor.tokenizer(text, add_special_tokens=False).input_ids
 
 
+def encoded(rules, text):
+    return rules.parser.vocabulary.encode(text)
+
+
 @pytest.mark.parametrize("kind", ["bytes", "pieces"])
 def test_words_that_are_one_token_are_known_in_every_kind_of_tokenizer(kind):
     vocabulary, words = learned_vocabulary(kind, CORPUS), shipped()
@@ -79,9 +83,9 @@ def test_captions_share_the_rows_of_the_picture(demo):
 @pytest.mark.parametrize("name", ["traffic light", "lamp"])
 def test_an_object_is_not_introduced_twice_whatever_tokens_its_name_has(rules, name):
     guide, text = Guide(rules, frozenset({name})), f"There is a {name}. The {name} is red. There is a"
-    assert guide.first_forbidden(f"{text} {name}.", ended=True) == len(text) + 1
-    assert guide.first_forbidden(f"{text} ball.", ended=True) == len(text) + 1
-    assert guide.first_forbidden(text, ended=False) is None
+    assert guide.first_forbidden(encoded(rules, f"{text} {name}."), ended=True) == len(text) + 1
+    assert guide.first_forbidden(encoded(rules, f"{text} ball."), ended=True) == len(text) + 1
+    assert guide.first_forbidden(encoded(rules, text), ended=False) is None
 
 
 @pytest.mark.parametrize(
@@ -122,7 +126,7 @@ def test_a_guided_caption_names_each_supported_object_once(demo, scene, method, 
 )
 def test_a_text_may_not_end_before_everything_is_named_while_it_has_room(demo, text, supported, limit, held):
     rules = GuideRules(demo.parser, shipped(), demo.ends.ids, limit)
-    choice = Guide(rules, frozenset(supported)).next(tokens_of(demo, text))
+    choice = Guide(rules, frozenset(supported)).choice_after(tokens_of(demo, text))
     assert {*demo.ends.ids}.issubset(choice.ruled_out) == held
 
 
@@ -215,14 +219,15 @@ def test_a_sound_draft_stays_sound_where_the_model_is_lost(demo):
 
 def test_the_place_where_a_text_only_repeats_itself(rules):
     text, guide = "There is a dog. It is brown.", Guide(rules, frozenset({"dog", "cat"}))
-    assert guide.repeats(f"{text} It is brown.") is None  # as the model has it
-    guide.hold_end(text)
-    assert guide.repeats(f"{text} It is brown.") == len(text)
+    repeated = encoded(rules, f"{text} It is brown.")
+    assert guide.repeats(repeated) is None  # as the model has it
+    guide.hold_end(encoded(rules, text))
+    assert guide.repeats(repeated) == len(text)
     for other in (text, f"{text} It is brown", f"{text} It is red."):
-        assert guide.repeats(other) is None
+        assert guide.repeats(encoded(rules, other)) is None
     later = Guide(rules, frozenset({"dog", "cat"}))
-    later.hold_end(f"{text} It is brown.")
-    assert later.repeats(f"{text} It is brown.") is None  # it would have ended only there
+    later.hold_end(repeated)
+    assert later.repeats(repeated) is None  # it would have ended only there
 
 
 def test_a_text_that_only_repeats_itself_ends_before_that(demo, monkeypatch):
@@ -252,8 +257,9 @@ def test_a_text_that_only_repeats_itself_ends_before_that(demo, monkeypatch):
 
 def test_an_article_that_leads_nowhere_is_replaced(demo, rules):
     guide = Guide(rules, frozenset({"umbrella"}))
-    guide.cut_back("There is a", guide.next(tokens_of(demo, "There is a")))
-    choice = guide.next(tokens_of(demo, "There is"))
+    begun = tokens_of(demo, "There is a")
+    guide.cut_back(begun, guide.choice_after(begun))
+    choice = guide.choice_after(tokens_of(demo, "There is"))
     assert choice.only is True
     assert {demo.vocabulary.data(token) for token in choice.wanted} == {b" an"}
 

@@ -300,8 +300,27 @@ def test_a_guide_does_not_count_the_sentences_of_a_thought(vocabularies, thought
     vocabulary = vocabularies["qwen3"]
     end = vocabulary.token("<|im_end|>")
     rules = GuideRules(ReasoningParser(vocabulary, THINKING, think=True), shipped(), [end], 512)
-    choice = Guide(rules, frozenset({"dog"})).next(vocabulary.encode(f"{thought}The picture is red."))
+    choice = Guide(rules, frozenset({"dog"})).choice_after(vocabulary.encode(f"{thought}The picture is red."))
     assert end in choice.ruled_out
+
+
+def guide_of(vocabularies, name, *, template="", tail="", think=False):
+    parser = ReasoningParser(vocabularies[name], template, tail, think=think)
+    rules = GuideRules(parser, shipped(), [parser.vocabulary.token("<|im_end|>")], 512)
+    return Guide(rules, frozenset({"cat", "dog"})), parser.vocabulary.encode
+
+
+SWITCHED = {"template": THINKING, "think": True}
+OPENS = {"template": THINKING, "tail": "<think>\n"}
+
+
+@pytest.mark.parametrize(("name", "model"), [("qwen3", SWITCHED), ("qwen3", OPENS)])
+def test_a_guide_lets_an_unfinished_thought_name_anything(vocabularies, name, model):
+    guide, encode = guide_of(vocabularies, name, **model)
+    thought = encode("<think>There is a cup. I see a cup")
+    assert guide.choice_after(thought) is None
+    assert guide.first_forbidden(thought, ended=True) is None
+    assert guide.allowed_length(thought) == len(thought)
 
 
 @pytest.mark.parametrize(("name", "think"), [("always", False), ("switch", True)])
