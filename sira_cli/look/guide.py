@@ -84,14 +84,16 @@ class GuideRules:
     def _decode(self, tokens: tuple[int, ...]) -> DecodedText:
         vocabulary = self.parser.vocabulary
         text = vocabulary.text(tokens)
-        if not self.parser.expects:
-            return DecodedText(text, 0)
-        parsing = self.parser.begin()
-        outside = [parsing.add(token) for token in tokens]
-        if parsing.inside:
+        parsed = self.parser.parse(tokens)
+        if parsed.inside:
             return DecodedText(text, None)
-        first = outside.index(True) if True in outside else len(tokens)
-        return DecodedText(text, len(vocabulary.text(tokens[:first])))
+        first = parsed.steps[0] if parsed.steps else len(tokens)
+        start = len(vocabulary.text(tokens[:first]))
+        written = 0  # characters of thoughts whose markers are no tokens
+        for cut_start, cut_end in parsed.cuts:
+            if not text[start + written : start + cut_start].strip():
+                written = cut_end
+        return DecodedText(text, start + written)
 
     def mentions(self, text: str) -> list[Mention]:
         """Return the mentions of a text, in order."""
@@ -181,7 +183,7 @@ class Guide:
             place=Place.at_the_end(text),
             missing=self._supported - {mention.group for mention in mentions},
             last_name_end=max((mention.end for mention in mentions), default=start),
-            sentence=last_sentence(text),
+            sentence=max(start, last_sentence(text)),
         )
 
     def _may_not_end(self, reading: Reading, length: int) -> bool:
@@ -254,16 +256,17 @@ class Guide:
         There is a dog. It is brown.| It is brown.
         """
         text, start = self.rules.decoded(tokens)
-        if self._end_held is None or start is None or not ends_sentence(text):
+        if self._end_held is None or start is None or not ends_sentence(text[start:]):
             return None
-        spans = sentence_spans(text)
+        caption = text[start:]
+        spans = sentence_spans(caption)
         if not spans:
             return None
         *earlier, (last_start, last_end) = spans
-        last = text[last_start:last_end].strip()
-        is_repeated = last in [text[begin:end].strip() for begin, end in earlier]
-        if is_repeated and last_start >= self._end_held:
-            return len(text[:last_start].rstrip())
+        last = caption[last_start:last_end].strip()
+        is_repeated = last in [caption[begin:end].strip() for begin, end in earlier]
+        if is_repeated and start + last_start >= self._end_held:
+            return start + len(caption[:last_start].rstrip())
         return None
 
     def must_be_cut(self, tokens: Sequence[int]) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import json
+from dataclasses import replace
 
 import pytest
 import torch
@@ -314,13 +315,49 @@ SWITCHED = {"template": THINKING, "think": True}
 OPENS = {"template": THINKING, "tail": "<think>\n"}
 
 
-@pytest.mark.parametrize(("name", "model"), [("qwen3", SWITCHED), ("qwen3", OPENS)])
+@pytest.mark.parametrize(
+    ("name", "model", "thought"),
+    [
+        ("qwen3", {}, "<think>there is a cat.</think>"),  # not foreseen
+        ("qwen3", SWITCHED, "<think>there is a cat.</think>\n\n"),
+        ("qwen3", SWITCHED, "there is a cat.</think>"),  # a closing marker alone
+        ("qwen3", OPENS, "there is a cat.\n</think>\n\n"),
+        ("qwen2.5", {}, "<think>there is a cat.</think>"),
+        ("qwen2.5", SWITCHED, "<think>there is a cat.</think>\n\n<answer>"),
+        ("qwen2.5", OPENS, "there is a cat.\n</think>\n\n"),
+    ],
+)
+def test_a_guide_reads_a_text_as_without_its_thought(vocabularies, name, model, thought):
+    guide, encode = guide_of(vocabularies, name, **model)
+    plain, encode_plain = guide_of(vocabularies, name)
+    for text in ("There is a cat", "There is a", "A cat and a", "There is a cup.", "It is red. There is a dog. A"):
+        choice = guide.choice_after(encode(thought + text))
+        expected = plain.choice_after(encode_plain(text))
+        start = expected.restart.start + len(thought)
+        assert choice == replace(expected, restart=expected.restart._replace(start=start))
+        forbidden = plain.first_forbidden(encode_plain(text), ended=True)
+        if forbidden is not None:
+            forbidden += len(thought)
+        assert guide.first_forbidden(encode(thought + text), ended=True) == forbidden
+
+
+@pytest.mark.parametrize(
+    ("name", "model"), [("qwen3", {}), ("qwen3", SWITCHED), ("qwen3", OPENS), ("qwen2.5", SWITCHED), ("qwen2.5", OPENS)]
+)
 def test_a_guide_lets_an_unfinished_thought_name_anything(vocabularies, name, model):
     guide, encode = guide_of(vocabularies, name, **model)
     thought = encode("<think>There is a cup. I see a cup")
     assert guide.choice_after(thought) is None
     assert guide.first_forbidden(thought, ended=True) is None
     assert guide.allowed_length(thought) == len(thought)
+
+
+def test_a_sentence_of_a_thought_may_be_said_again(vocabularies):
+    guide, encode = guide_of(vocabularies, "qwen3", **SWITCHED)
+    text = "<think>It is red. It is nice.</think>There is a cup."
+    guide.hold_end(encode(text))
+    assert guide.repeats(encode(f"{text} It is nice.")) is None
+    assert guide.repeats(encode(f"{text} There is a cup.")) == len(text)
 
 
 @pytest.mark.parametrize(("name", "think"), [("always", False), ("switch", True)])
