@@ -177,12 +177,16 @@ class Guide:
 
     def _read(self, text: str, start: int) -> Reading:
         mentions = self._mentions(text, start)
+        first_ends: dict[str, int] = {}  # of the objects' first names, by group
+        for mention in mentions:
+            first_ends.setdefault(mention.group, mention.end)
         return Reading(
             text,
             start,
             place=Place.at_the_end(text),
-            missing=self._supported - {mention.group for mention in mentions},
+            missing=self._supported.difference(first_ends),
             last_name_end=max((mention.end for mention in mentions), default=start),
+            new_name_end=max(first_ends.values(), default=start),
             sentence=max(start, last_sentence(text)),
         )
 
@@ -190,8 +194,7 @@ class Guide:
         """Return whether objects are missing from a text of `length` tokens that still names new ones."""
         if not reading.missing or length >= self.rules.late:
             return False
-        # The rest of the sentence with the last name, and the idle ones after it, also an unfinished one.
-        return len(sentence_spans(reading.text[reading.last_name_end :])) <= IDLE
+        return reading.idle_sentences() < IDLE
 
     def first_forbidden(self, tokens: Sequence[int], *, ended: bool) -> int | None:
         """Return the start of the first part of a text that certainly cannot stay, or None.

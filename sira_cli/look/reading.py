@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from sira_cli.look.name_tokens import Place
+from sira_cli.look.sentences import sentence_spans
 
 _JOINS = re.compile(r"[,;]?\s*\b(?:and|or|with|plus)\b|[,;]", re.IGNORECASE)  # one object to another
 _OTHER_ARTICLE: dict[str | None, str] = {"a": "an", "an": "a"}
@@ -47,6 +48,7 @@ class Reading:
         place: its end.
         missing: groups of the supported objects that it does not name.
         last_name_end: end of the last name in it; without one, `start`.
+        new_name_end: the same of the last name of an object that was not named before.
         sentence: start of the sentence that goes on or comes next.
     """
 
@@ -55,6 +57,7 @@ class Reading:
     place: Place
     missing: frozenset[str]
     last_name_end: int
+    new_name_end: int
     sentence: int
 
     @property
@@ -74,6 +77,11 @@ class Reading:
             if sign.isalpha():
                 return sign.islower()
         return False
+
+    def idle_sentences(self) -> int:
+        """Return the number of its sentences after the one with the newest object, also an unfinished one."""
+        spans = sentence_spans(self.text[self.start :])
+        return sum(self.start + start >= self.new_name_end for start, _ in spans)
 
     def restart(self) -> Restart:
         """Return where the text goes on if nothing plausible may come next."""

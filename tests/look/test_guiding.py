@@ -121,6 +121,11 @@ def test_a_guided_caption_names_each_supported_object_once(demo, scene, method, 
         ("There is a dog on the left.", {"dog", "cat"}, 64, True),
         ("There is a dog on the left. It is brown.", {"dog", "cat"}, 64, True),
         ("There is a dog on the left. It is brown. It is brown.", {"dog", "cat"}, 64, False),  # names nothing new
+        ("There is a dog. The dog is brown.", {"dog", "cat"}, 64, True),
+        ("There is a dog. The dog is brown. The dog is big.", {"dog", "cat"}, 64, False),
+        ("There is a dog. The dog is brown. There is a cup.", {"dog", "cup", "cat"}, 64, True),
+        ("It is green.", {"dog"}, 64, True),
+        ("It is green. It is green.", {"dog"}, 64, False),
         ("There is a dog on the left.", {"dog", "cat"}, 8, False),  # has no room left
     ],
 )
