@@ -36,8 +36,8 @@ _SENTENCE = re.compile(r"[.!?\n]\s")  # an object is not named across its end
 # A name may go on as a compound: "light" as "light bulb". It cannot once this follows.
 _NO_COMPOUND = re.compile(
     r"""
-    [\s-]* [^\w\s-]           # a sign other than a blank or hyphen
-    | [\s-]+ \w[\w-]* [^\w-]  # the next word, which is complete
+    [\s-]* [^\w\s-]                     # a sign other than a blank or hyphen
+    | [\s-]+ (?P<word>\w[\w-]*) [^\w-]  # the next word, which is complete
     """,
     re.VERBOSE,
 )
@@ -113,6 +113,15 @@ class GuideRules:
                 introduced = Place.at_the_end(sentence[:start]).introduction is not None
                 mentions.append(Mention(start, end, thing.name, thing.group, introduced))
         return sorted(mentions)
+
+    def is_whole(self, text: str, mention: Mention) -> bool:
+        """Return whether the name of a mention can no longer go on as a compound."""
+        following = _NO_COMPOUND.match(text, mention.end)
+        if following and following["word"]:
+            words = re.split(r"[\s-]+", text[mention.start : following.end("word")].lower())
+            if " ".join(words) in self.words.beginnings:  # a compound of three words
+                following = _NO_COMPOUND.match(text, following.end("word"))
+        return following is not None
 
 
 class Guide:
@@ -212,7 +221,7 @@ class Guide:
         for mention in self._mentions(text, start):
             forbidden = mention.group not in self._supported or mention.name in self._doubted
             twice = mention.introduced and mention.group in named
-            if (forbidden or twice) and (ended or _NO_COMPOUND.match(text, mention.end)):
+            if (forbidden or twice) and (ended or self.rules.is_whole(text, mention)):
                 return mention.start
             named.add(mention.group)
         return None

@@ -120,10 +120,8 @@ class NameTokens:
         self.within_sentences: dict[bool, list[int]] = {True: [], False: []}
         self._words = words
         self._compounds: dict[str, set[str]] = {}  # by their first word
-        self._unfinished: set[str] = set()  # compounds without their last word
         for name in words.compounds():
             self._compounds.setdefault(name.split()[0], set()).add(name)
-            self._unfinished.add(name.rpartition(" ")[0])
         self._names: list[_Word] = []
         self._beginnings: list[_Word] = []  # of compounds
         self._not_after_an: list[int] = []
@@ -160,7 +158,7 @@ class NameTokens:
             but: names of objects in these groups that may not be named all the same.
             place: the place.
         """
-        in_compound = any(f" {place.before}".endswith(f" {start}") for start in self._unfinished)
+        in_compound = any(f" {place.before}".endswith(f" {start}") for start in self._words.beginnings)
         return self._options(groups, but, place.form, in_compound)
 
     def _found(self, groups: frozenset[str], but: frozenset[str], form: Form, in_compound: bool) -> Options:

@@ -112,6 +112,16 @@ class WordList:
         """Return the names that have several words."""
         return (name for name in self._groups if " " in name)
 
+    @functools.cached_property
+    def beginnings(self) -> frozenset[str]:
+        """The beginnings of compounds, in words: "palm" and "palm tree" of "palm tree trunk"."""
+        beginnings = set()
+        for name in self.compounds():
+            words = name.split()
+            for count in range(1, len(words)):
+                beginnings.add(" ".join(words[:count]))
+        return frozenset(beginnings)
+
     def collected(self, namings: Iterable[Naming]) -> list[Thing]:
         """Return the objects that are named, each once with all its mentions."""
         spans: dict[str, list[tuple[int, int]]] = {}

@@ -13,7 +13,7 @@ from sira_cli.look.guide import Guide, GuideRules
 from sira_cli.look.mask import GuideMask
 from sira_cli.look.name_tokens import NameTokens, Place
 from sira_cli.look.sentences import begins_sentence, sentence_spans, whole_sentences
-from sira_cli.look.words import shipped
+from sira_cli.look.words import WordList, shipped
 from sira_cli.models import model
 from sira_cli.models.progress import Trail
 from sira_cli.models.several import Several, several
@@ -64,6 +64,24 @@ def test_words_that_are_one_token_are_known_in_every_kind_of_tokenizer(kind):
             assert (data.strip().lower() in ruled_out) == (taken != ["dog"]), data
 
 
+@pytest.mark.parametrize(
+    ("text", "word", "ruled_out"),
+    [
+        ("There is a", " tree", True),
+        ("There is a palm", " tree", False),
+        ("There is a palm tree", " trunk", False),
+        ("There is a tree", " trunk", True),
+    ],
+)
+def test_a_compound_may_go_on_after_each_of_its_words(text, word, ruled_out):
+    vocabulary = learned_vocabulary("bytes", ["There is a palm tree trunk on the left."] * 40)
+    words = WordList.of(["palm", "tree", "trunk", "palm tree trunk"], "trees")
+    tokens = NameTokens(vocabulary, words)
+    (token,) = vocabulary.encode(word)
+    options = tokens.options(frozenset({"palm tree trunk"}), frozenset(), Place.at_the_end(text))
+    assert (token in options.ruled_out) == ruled_out
+
+
 def test_captions_share_the_rows_of_the_picture(demo):
     pictures, prompts = [picture_of(seed) for seed in SCENES[:2]], [demo.preset.prompts.caption] * 2
     inputs, seeds = demo.to_device(demo.prepare(pictures, prompts)), demo.text_seeds(["a", "b"], prompts)
@@ -86,6 +104,27 @@ def test_an_object_is_not_introduced_twice_whatever_tokens_its_name_has(rules, n
     assert guide.first_forbidden(encoded(rules, f"{text} {name}."), ended=True) == len(text) + 1
     assert guide.first_forbidden(encoded(rules, f"{text} ball."), ended=True) == len(text) + 1
     assert guide.first_forbidden(encoded(rules, text), ended=False) is None
+
+
+@pytest.mark.parametrize(
+    ("text", "forbidden"),
+    [
+        ("There is a palm", None),
+        ("There is a palm tree", None),
+        ("There is a palm tree tr", None),  # perhaps a palm tree trunk
+        ("There is a palm tree tr.", 11),
+        ("There is a palm tree trunk.", None),
+        ("There is a palm tree top ", 11),
+        ("There is a palm on", None),
+        ("There is a palm on ", 11),
+        ("There is a palm,", 11),
+    ],
+)
+def test_a_name_counts_once_it_cannot_go_on_as_a_compound(demo, text, forbidden):
+    words = WordList.of(["palm", "palm tree trunk"], "trees")
+    rules = GuideRules(demo.parser, words, demo.ends.ids, 64)
+    guide = Guide(rules, frozenset({"palm tree trunk"}))
+    assert guide.first_forbidden(encoded(rules, text), ended=False) == forbidden
 
 
 @pytest.mark.parametrize(
