@@ -132,7 +132,8 @@ class Guide:
     1. `allowed_length`: once, for the draft.
     2. For each token: `choice_after` and `banned_after`, perhaps `hold_end` or `cut_back` (`GuideMask`); then
        `must_be_cut` (`Watch`).
-    3. After each attempt: `first_forbidden`, then `ban`, or `repeats` if nothing is forbidden (`Redecoder`).
+    3. After each attempt: `first_forbidden`, then `ban`, or `repeats` if nothing is forbidden; before the next one
+       `begin_again` (`Redecoder`).
 
     Args:
         rules: the model's.
@@ -253,6 +254,12 @@ class Guide:
         self.cut_at = start
         if article:
             self._forced_article = _ForcedArticle(self.text_of(tokens)[:start].rstrip(), article)
+
+    def begin_again(self, kept: Sequence[int]) -> None:
+        """Forget what was noted about the text after the tokens that are kept, from which it is decoded once more."""
+        self.cut_at = None
+        if self._end_held is not None and self._end_held > len(self.text_of(kept)):
+            self._end_held = None
 
     def hold_end(self, tokens: Sequence[int]) -> None:
         """Note that the model would end a text that goes on."""

@@ -71,8 +71,8 @@ class Redecoder:
         starts = dict(begun)
         for attempt in range(TRIES + 1):
             waiting = {row: guide for row, guide in guides.items() if row not in done}
-            for guide in waiting.values():
-                guide.cut_at = None
+            for row, guide in waiting.items():
+                guide.begin_again(starts[row])
             for row, (tokens, ended) in self._decoded(waiting, starts).items():
                 guide = guides[row]
                 fault = guide.first_forbidden(tokens, ended=ended)

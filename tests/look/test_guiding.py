@@ -274,6 +274,17 @@ def test_the_place_where_a_text_only_repeats_itself(rules):
     assert later.repeats(repeated) is None  # it would have ended only there
 
 
+@pytest.mark.parametrize(
+    ("kept", "counts"), [("There is a dog.", True), ("There is a", False)], ids=["held end", "before it"]
+)
+def test_an_end_counts_until_the_text_is_cut_back_before_it(rules, kept, counts):
+    guide = Guide(rules, frozenset({"dog", "cat"}))
+    guide.hold_end(encoded(rules, "There is a dog."))
+    guide.begin_again(encoded(rules, kept))
+    end = guide.repeats(encoded(rules, "There is a dog. It is brown. It is brown."))
+    assert end == (len("There is a dog. It is brown.") if counts else None)
+
+
 def test_a_text_that_only_repeats_itself_ends_before_that(demo, monkeypatch):
     """The model would end its text; where that is ruled out, it says the last sentence again."""
     picture, real = picture_of(SCENES[0]), model.processors_of
