@@ -252,7 +252,7 @@ class Guide:
         """Note that no plausible token is left after a text: where it is cut, and how it goes on from there."""
         start, article = choice.restart
         self.cut_at = start
-        if article:
+        if self.rules.tokens.articles.get(article):  # not every tokenizer has a token for it
             self._forced_article = _ForcedArticle(self.text_of(tokens)[:start].rstrip(), article)
 
     def begin_again(self, kept: Sequence[int]) -> None:

@@ -16,6 +16,7 @@ from sira_cli.look.sentences import begins_sentence, sentence_spans, whole_sente
 from sira_cli.look.words import WordList, shipped
 from sira_cli.models import model
 from sira_cli.models.progress import Trail
+from sira_cli.models.reasoning import ReasoningParser
 from sira_cli.models.several import Several, several
 from sira_cli.run.task import Caption
 from tests.support.helpers import learned_vocabulary, under
@@ -317,6 +318,17 @@ def test_an_article_that_leads_nowhere_is_replaced(demo, rules):
     choice = guide.choice_after(tokens_of(demo, "There is"))
     assert choice.only is True
     assert {demo.vocabulary.data(token) for token in choice.wanted} == {b" an"}
+
+
+def test_an_article_that_is_no_token_of_its_own_does_not_come_next():
+    vocabulary = learned_vocabulary("bytes", ["There is a dog. There is a"] * 20)
+    rules = GuideRules(ReasoningParser(vocabulary), shipped(), [0], 64)
+    guide = Guide(rules, frozenset({"umbrella"}))
+    begun = vocabulary.encode("There is a")
+    guide.cut_back(begun, guide.choice_after(begun))
+    after = guide.choice_after(vocabulary.encode("There is"))
+    assert guide.cut_at == len("There is ")
+    assert after == Guide(rules, frozenset({"umbrella"})).choice_after(vocabulary.encode("There is"))
 
 
 def test_texts_of_a_method_without_a_cut_off_are_guided_with_one(demo):
