@@ -320,6 +320,7 @@ OPENS = {"template": THINKING, "tail": "<think>\n"}
     [
         ("qwen3", {}, "<think>there is a cat.</think>"),  # not foreseen
         ("qwen3", SWITCHED, "<think>there is a cat.</think>\n\n"),
+        ("qwen3", SWITCHED, "<think>a cat</think>"),  # without the end of a sentence
         ("qwen3", SWITCHED, "there is a cat.</think>"),  # a closing marker alone
         ("qwen3", OPENS, "there is a cat.\n</think>\n\n"),
         ("qwen2.5", {}, "<think>there is a cat.</think>"),
@@ -330,7 +331,14 @@ OPENS = {"template": THINKING, "tail": "<think>\n"}
 def test_a_guide_reads_a_text_as_without_its_thought(vocabularies, name, model, thought):
     guide, encode = guide_of(vocabularies, name, **model)
     plain, encode_plain = guide_of(vocabularies, name)
-    for text in ("There is a cat", "There is a", "A cat and a", "There is a cup.", "It is red. There is a dog. A"):
+    for text in (
+        "There is",
+        "There is a cat",
+        "There is a",
+        "A cat and a",
+        "There is a cup.",
+        "It is red. There is a dog. A",
+    ):
         choice = guide.choice_after(encode(thought + text))
         expected = plain.choice_after(encode_plain(text))
         start = expected.restart.start + len(thought)
