@@ -45,18 +45,18 @@ def run(
     """
     kept = []
     left = []
-    for picture in pictures:
-        if output.keeps(picture):
-            kept.append(picture)
-        else:
-            left.append(picture)
-    if engine is not None and output.has_all(left, engine.revision, engine.server):
-        engine.end()
-        engine = None
-    # A function and not its value: every report asks what is known by then.
-    output.facts = output.facts_before if engine is None else engine.facts
     state: State = "finished"
     try:
+        for picture in pictures:
+            if output.keeps(picture):
+                kept.append(picture)
+            else:
+                left.append(picture)
+        if engine is not None and output.has_all(left, engine.revision, engine.server):
+            engine.end()
+            engine = None
+        # A function and not its value: every report asks what is known by then.
+        output.facts = output.facts_before if engine is None else engine.facts
         if engine is not None:
             blank = engine.begin(task, output.done)
             if blank is not None:

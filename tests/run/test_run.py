@@ -94,6 +94,16 @@ def test_a_file_is_free_again_after_an_error(lvlm, folder, tmp_path, monkeypatch
     assert kinds(run_pictures(lvlm, folder, output=file))[-1] == "Finished"
 
 
+@pytest.mark.parametrize("reading", ["keeps", "has_all"])
+def test_an_engine_ends_if_earlier_results_cannot_be_read(lvlm, folder, tmp_path, monkeypatch, reading):
+    end = Mock()
+    monkeypatch.setattr(sira_cli.run.engines.Local, "end", end)
+    monkeypatch.setattr(Output, reading, Mock(side_effect=SiraError("made up: a bad sector")))
+    with pytest.raises(SiraError, match="a bad sector"):
+        list(run_pictures(lvlm, folder, output=tmp_path / "captions.jsonl"))
+    assert end.call_count == 1
+
+
 def test_a_full_disk_does_not_hide_an_interrupt(lvlm, folder, tmp_path, monkeypatch):
     events = run_pictures(lvlm, folder, output=tmp_path / "captions.jsonl")
     next(events)
