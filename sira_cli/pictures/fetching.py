@@ -84,28 +84,22 @@ def fetch_all(url: str, names: Sequence[str], folder: Path) -> Generator[Fetched
     Raises:
         PictureError: none of the first pictures can be fetched.
     """
-    failed: list[str] = []
-    sizes = []
-    first = ""  # error
+    results = []
     for one in fetch(url, names[:SAMPLE], folder):
+        results.append(one)
         yield one
-        if one.error:
-            failed.append(one.name)
-            first = first or one.error
-        else:
-            sizes.append(one.size)
-    if failed and not sizes:
+    sizes = [one.size for one in results if not one.error]
+    if results and not sizes:
         others = len(names) - 1
         more = f", nor any of the other {others} that are not in {folder}" if others else ""
-        raise PictureError(f"{first}{more}: is `images=` right?")
+        raise PictureError(f"{results[0].error}{more}: is `images=` right?")
     rest = names[SAMPLE:]
     if rest:
-        yield Estimate(len(names), sum(sizes) / len(sizes) * len(names), SAMPLE)
+        yield Estimate(len(names), sum(sizes) / len(sizes) * len(names), len(results))
     for one in fetch(url, rest, folder):
+        results.append(one)
         yield one
-        if one.error:
-            failed.append(one.name)
-    yield from fetch(url, failed, folder)
+    yield from fetch(url, [one.name for one in results if one.error], folder)
 
 
 def fetch(url: str, names: Sequence[str], folder: Path) -> Generator[Fetched]:

@@ -14,7 +14,7 @@ from safetensors.torch import load_file
 from sira_cli.errors import DataError
 from sira_cli.models import presets
 from sira_cli.pictures import web
-from sira_cli.pictures.fetching import fetch, folder_name, not_here
+from sira_cli.pictures.fetching import Estimate, Fetched, fetch, fetch_all, folder_name, not_here
 from tests.support.eval.writing import SCENES, values
 from tests.support.web import WebServer, answering, reply
 
@@ -74,6 +74,16 @@ def test_the_number_and_the_size_are_said_before(pope, url, scenes, monkeypatch)
     assert f"fetching {SCENES} pictures from {url} to " in told
     megabytes = int(told.partition("about ")[2].split()[0])
     assert min(sizes) * SCENES / 1e6 - 1 <= megabytes <= max(sizes) * SCENES / 1e6 + 1
+
+
+def test_the_first_pictures_tell_the_size_of_all(url, scenes, tmp_path, monkeypatch):
+    monkeypatch.setattr("sira_cli.pictures.fetching.SAMPLE", 1)
+    paths = sorted((scenes / "images").iterdir())
+    events = list(fetch_all(url, [path.name for path in paths], tmp_path))
+    (estimate,) = (event for event in events if isinstance(event, Estimate))
+    assert estimate == Estimate(SCENES, paths[0].stat().st_size * SCENES, 1)
+    assert {event.name for event in events if isinstance(event, Fetched)} == {path.name for path in paths}
+    assert list(fetch_all(url, [], tmp_path)) == []
 
 
 def test_one_that_fails_is_tried_again_and_named(pope, url, server, broken, scenes):
