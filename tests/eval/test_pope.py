@@ -92,6 +92,12 @@ def test_a_question_that_two_splits_share_is_asked_once(ask):
     assert asks[0].prompt == "Is there a 1? One word."
 
 
+def test_one_file_need_not_be_a_list(ask):
+    path = ask("yes", "no")
+    for one in (path, str(path)):
+        assert Pope(one).parts == Pope([path]).parts
+
+
 def test_files_of_questions(ask, tmp_path):
     """They may be arrays without ids; names and rules have to be known."""
     content = [{"image": "a", "text": "b?", "label": label} for label in ("yes", "No ")]
