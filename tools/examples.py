@@ -14,7 +14,7 @@ import nbformat
 from nbclient import NotebookClient
 
 from sira_cli.demo.measure import SceneReport, load_methods, outcomes
-from sira_cli.demo.questions import caption_counts, hallucinated, held_out
+from sira_cli.demo.questions import caption_counts, contents, hallucinated, held_out
 from sira_cli.demo.scenes import Scene, render
 from tools.grammar import is_right
 
@@ -74,7 +74,7 @@ def captions(shown: Sequence[Scene]) -> dict[str, list[str]]:
 def page(shown: Sequence[Scene], texts: Mapping[str, Sequence[str]]) -> str:
     """Return the text of `examples/README.md`."""
     rows = [
-        f'| <img src="{name(scene)}" width="200"> | {scene.place}: {", ".join(sorted(scene.objects))} '
+        f'| <img src="{name(scene)}" width="200"> | {scene.place}: {contents(scene)} '
         f"| {marked(scene, greedy)} | {marked(scene, sira)} |"
         for scene, greedy, sira in zip(shown, texts["greedy"], texts["sira"], strict=True)
     ]

@@ -86,7 +86,7 @@ def _show(methods: dict[str, Any], seed: int, count: int) -> None:
 
     from sira_cli.cli.terminal.strip import marked
     from sira_cli.demo.measure import SceneReport
-    from sira_cli.demo.questions import hallucinated
+    from sira_cli.demo.questions import contents, hallucinated
     from sira_cli.demo.scenes import render
     from sira_cli.files import make_folder, writing
     from sira_cli.models import presets
@@ -100,7 +100,7 @@ def _show(methods: dict[str, Any], seed: int, count: int) -> None:
         with writing(path):
             render(scene)[0].save(path)
         out.print(f"scene {number} of {count}  {path}", style="bold", soft_wrap=True)
-        rows = {"objects": Text(f"{scene.place}: {', '.join(sorted(scene.objects))}")}
+        rows = {"objects": Text(f"{scene.place}: {contents(scene)}")}
         for name, lvlm in methods.items():
             text = lvlm.caption(path).text
             rows[name] = marked(text, ((*span, "bold red") for span in hallucinated(scene, text)))

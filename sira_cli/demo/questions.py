@@ -67,6 +67,14 @@ def by_salience(scene: Scene) -> list[str]:
     return sorted(scene.objects, key=salience, reverse=True)
 
 
+def contents(scene: Scene) -> str:
+    """Return the kinds of objects in a scene with their numbers: `bus, 2 cars`."""
+    names = []
+    for name, things in sorted(scene.objects.items()):
+        names.append(name if len(things) == 1 else f"{len(things)} {OBJECTS[name].plural}")
+    return ", ".join(names)
+
+
 def yes_no_question(name: str, template: str = "Is there {a} {name} in the image?") -> str:
     """Return POPE's question about an object, or another one by a template."""
     return template.format(a=article(name), name=name)

@@ -20,7 +20,7 @@ from safetensors import safe_open
 from sira_cli.analysis.sweep import Cell
 from sira_cli.analysis.sweep_report import SweepReport, best_setting
 from sira_cli.demo.measure import SceneReport, load_methods, measure, read_figures, texts_of, unit
-from sira_cli.demo.questions import SPLITS, Questions, hallucinated, held_out, mentions, yes_no_question
+from sira_cli.demo.questions import SPLITS, Questions, contents, hallucinated, held_out, mentions, yes_no_question
 from sira_cli.demo.scenes import OBJECTS, TEST_SEEDS, render
 from sira_cli.models.presets import BUNDLED_FOLDER
 from tools import card, examples
@@ -114,7 +114,7 @@ def test_demo_shows_scenes_with_marked_hallucinations(sira, tmp_path):
         assert f"scene {number} of 3  {path}\n" in out
         assert np.array_equal(np.asarray(Image.open(path)), np.asarray(render(scene)[0]))
         objects, *captions = out.split(f"{path}\n")[1].split("\n\n")[0].split("\n")
-        assert objects == f"  objects {scene.place}: {', '.join(sorted(scene.objects))}"
+        assert objects == f"  objects {scene.place}: {contents(scene)}"
         assert [line.split()[0] for line in captions] == ["greedy", "sira"]
         for line in captions:
             text = line.replace("[", "").replace("]", "")
@@ -122,7 +122,7 @@ def test_demo_shows_scenes_with_marked_hallucinations(sira, tmp_path):
             assert mentions(text)
     (shipped,) = re.findall(r"(?:^\|.*\n)+", out, re.MULTILINE)
     assert shipped.strip() == SceneReport.from_json(FIGURES).captions_table()
-    assert "of 1,000 test scenes, measured when the model was made" in out
+    assert f"of {FIGURES['scenes']:,} test scenes, measured when the model was made" in out
     assert SceneReport.from_json(FIGURES).outcomes_line() in out
     assert "sira demo --seed 8" in out
 

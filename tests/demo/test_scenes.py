@@ -16,7 +16,7 @@ from PIL import Image
 from sira_cli.demo import scenes as world
 from sira_cli.demo.export import export, file_name
 from sira_cli.demo.measure import SceneReport, count
-from sira_cli.demo.questions import SPLITS, Questions, caption, held_out, mentions, yes_no_question
+from sira_cli.demo.questions import SPLITS, Questions, caption, contents, held_out, mentions, yes_no_question
 from sira_cli.demo.scenes import OBJECTS, PLACES, TEST_SEEDS, Scene, SceneObject, make_scene, render
 from sira_cli.eval.statistics import Tally
 from tests.support.eval.writing import read
@@ -69,6 +69,11 @@ def test_answers_are_true():
     assert asked["Yes"] == asked["No"]
     assert min(asked.values()) > 60
     assert len(asked) == 6
+
+
+def test_contents_are_kinds_with_their_numbers():
+    things = [SceneObject(name, "red", (0, 0, 9, 9)) for name in ("person", "bus", "person")]
+    assert contents(Scene(1, "street", tuple(things))) == "bus, 2 people"
 
 
 def test_mentions_are_whole_words_the_longest_first():
