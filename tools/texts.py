@@ -116,4 +116,5 @@ def attention_mask(segment: torch.Tensor, seeing: torch.Tensor) -> torch.Tensor:
     own = segment[:, :, None] == segment[:, None, :]
     common = (segment[:, None, :] == PREAMBLE) | (seeing[:, :, None] & (segment[:, None, :] == PICTURE))
     allowed = (own | common).tril()
-    return torch.zeros(allowed.shape).masked_fill(~allowed, torch.finfo(torch.float32).min)[:, None]
+    mask = torch.zeros(allowed.shape, device=allowed.device)
+    return mask.masked_fill(~allowed, torch.finfo(torch.float32).min)[:, None]

@@ -52,7 +52,7 @@ class Stage:
         self.seconds = 0.0
         self.loss = math.nan  # a running mean
         if self._path.exists():
-            state = torch.load(self._path, weights_only=True)
+            state = torch.load(self._path, weights_only=True, map_location=next(module.parameters()).device)
             module.load_state_dict(state["module"])
             self._optimizer.load_state_dict(state["optimizer"])
             self.done, self.seconds, self.loss = state["done"], state["seconds"], state["loss"]
@@ -91,11 +91,14 @@ class Stage:
 def train_vision(model: Any, pictures: Pictures, recipe: Recipe, folder: Path) -> list[Stage]:
     """Train tower and projector: the objects and colours under each patch; then also the position of the patch."""
     torch.manual_seed(recipe.seed)
-    head, place = torch.nn.Linear(WIDTH, LABELS), torch.nn.Linear(WIDTH, 2 * GRID)
+    head = torch.nn.Linear(WIDTH, LABELS, device=model.device)
+    place = torch.nn.Linear(WIDTH, 2 * GRID, device=model.device)
     torch.nn.init.constant_(head.bias, -3.0)  # few labels hold
     seeing = torch.nn.ModuleList([model.model.vision_tower, model.model.multi_modal_projector, head])
     placing = torch.nn.ModuleList([*seeing, place])
-    rows, columns = torch.arange(IMAGE_TOKENS) // GRID, torch.arange(IMAGE_TOKENS) % GRID
+    patches = torch.arange(IMAGE_TOKENS, device=model.device)
+    rows = patches // GRID
+    columns = patches % GRID
     stages = []
     for name, module, steps, rate in (
         ("vision", seeing, recipe.vision_steps, recipe.vision_rate),
@@ -107,7 +110,8 @@ def train_vision(model: Any, pictures: Pictures, recipe: Recipe, folder: Path) -
             for step in range(stage.done, stage.steps):
                 rng = np.random.default_rng([recipe.seed, 3 if places else 1, step])
                 pixels, labels = pictures.batch(np.sort(rng.integers(recipe.vision_scenes, size=recipe.vision_batch)))
-                features = image_features(model, pixels)  # [B, IMAGE_TOKENS, WIDTH]
+                labels = labels.to(model.device)
+                features = image_features(model, pixels.to(model.device))  # [B, IMAGE_TOKENS, WIDTH]
                 loss = F.binary_cross_entropy_with_logits(head(features), labels, reduction="none").sum(-1).mean()
                 if places:
                     row, column = place(features).transpose(1, 2).chunk(2, dim=1)  # [B, GRID, IMAGE_TOKENS] each
@@ -136,7 +140,7 @@ def encode_pictures(model: Any, pictures: Pictures, count: int, folder: Path) ->
         with torch.inference_mode():
             for start in range(0, count, 100):
                 pixels, _ = pictures.batch(np.arange(start, min(start + 100, count)))
-                features[start : start + 100] = image_features(model, pixels).half().numpy()
+                features[start : start + 100] = image_features(model, pixels.to(model.device)).half().cpu().numpy()
                 progress.step()
         done.touch()
     return features
@@ -149,13 +153,14 @@ def train_language(model: Any, features: np.ndarray, tokenizer: Any, recipe: Rec
     first = texts.prefix.index(tokenizer.get_vocab()["<image>"])
 
     def losses(steps: range) -> Iterator[torch.Tensor]:
-        for batch in DataLoader(texts, batch_size=None, sampler=steps, num_workers=1, prefetch_factor=4):
-            image = torch.from_numpy(features[batch["index"].numpy()]).float()
+        for loaded in DataLoader(texts, batch_size=None, sampler=steps, num_workers=1, prefetch_factor=4):
+            batch = {name: column.to(model.device) for name, column in loaded.items()}
+            image = torch.from_numpy(features[loaded["index"].numpy()]).to(model.device).float()
             embedded = model.get_input_embeddings()(batch["token"])  # [B, S, WIDTH]
             embedded = torch.cat([embedded[:, :first], image, embedded[:, first + IMAGE_TOKENS :]], dim=1)
             weight = batch["weight"][:, 1:].float()
             wanted = weight > 0
-            with torch.autocast("cpu", torch.bfloat16):
+            with torch.autocast(model.device.type, torch.bfloat16):
                 hidden = model.model.language_model(
                     inputs_embeds=embedded,
                     attention_mask=attention_mask(batch["segment"], batch["seeing"]),
@@ -173,7 +178,7 @@ def train_language(model: Any, features: np.ndarray, tokenizer: Any, recipe: Rec
     return [language, balancing]
 
 
-def train(recipe: Recipe, work: Path, out: Path, workers: int) -> None:
+def train(recipe: Recipe, work: Path, out: Path, workers: int, device: str = "cpu") -> None:
     """Train all parts; `work` keeps the state to go on, `out` receives the checkpoint."""
     work.mkdir(parents=True, exist_ok=True)
     begun = work / "recipe.json"
@@ -181,7 +186,7 @@ def train(recipe: Recipe, work: Path, out: Path, workers: int) -> None:
         raise SettingsError(f"{work} holds a training begun with another recipe: give another --work, or remove it")
     begun.write_text(json.dumps(asdict(recipe)), encoding="utf-8")
     tokenizer = checkpoint.make_tokenizer()
-    model = checkpoint.make_model(tokenizer, recipe.seed)
+    model = checkpoint.make_model(tokenizer, recipe.seed).to(device)
     broken = Pictures(work, recipe.vision_scenes, broken=True)
     broken.render(workers)
     typical = Pictures(work, recipe.language_scenes, broken=False)
@@ -190,14 +195,20 @@ def train(recipe: Recipe, work: Path, out: Path, workers: int) -> None:
     both = ((typical, recipe.language_scenes), (broken, recipe.odd_scenes))
     features = np.concatenate([encode_pictures(model, pictures, count, work) for pictures, count in both])
     stages += train_language(model, features, tokenizer, recipe, work)
-    checkpoint.save(model, tokenizer, out)
+    checkpoint.save(model.to("cpu"), tokenizer, out)
     facts = {
         "recipe": asdict(recipe),
         "stages": {stage.name: {"seconds": stage.seconds, "loss": stage.loss} for stage in stages},
         "torch": torch.__version__,
-        "machine": f"{torch.get_num_threads()} threads of {platform.machine()}",
+        "machine": _machine(device),
     }
     (out / "training.json").write_text(json.dumps(facts, indent=2) + "\n", encoding="utf-8")
+
+
+def _machine(device: str) -> str:
+    if device == "cpu":
+        return f"{torch.get_num_threads()} threads of {platform.machine()}"
+    return torch.cuda.get_device_name(device)
 
 
 def main() -> None:
@@ -205,11 +216,13 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m tools.train", description="Train the bundled model.")
     parser.add_argument("--out", type=Path, required=True, help="folder for the checkpoint")
     parser.add_argument("--work", type=Path, default=presets.cache() / "demo-training", help="to resume from")
+    parser.add_argument("--device", default="cpu", help="cpu, cuda, ... (default: %(default)s)")
     parser.add_argument("--workers", type=int, default=os.cpu_count() or 2, help="processes that render")
     for name, value in vars(Recipe()).items():
         parser.add_argument(f"--{name.replace('_', '-')}", type=type(value), default=value)
     given = vars(parser.parse_args())
-    train(work=given.pop("work"), out=given.pop("out"), workers=given.pop("workers"), recipe=Recipe(**given))
+    where = {name: given.pop(name) for name in ("work", "out", "workers", "device")}
+    train(Recipe(**given), **where)
 
 
 if __name__ == "__main__":
