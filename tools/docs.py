@@ -34,7 +34,7 @@ from sira_cli.run.records import Result
 from tests.support import tiny
 from tests.support.checkpoints import released_model
 from tools import comparison, examples, frontier, looks, speed
-from tools.choose import FOLDER
+from tools.choose import FOLDER, read_chosen
 from tools.support import FIFTHS, shipped
 
 ROOT = Path(__file__).parent.parent
@@ -238,8 +238,11 @@ def bench_report(name: str) -> BenchReport:
 
 
 def methods_figures() -> str:
-    """Return all figures of captions and answers, with settings."""
-    return _narrow(comparison.Comparison.read().tables(), without=("CHAIRs", "words"))
+    """Return all figures of captions and answers, with settings and the scenes on which these were chosen."""
+    scenes = max(row.scenes for row in read_chosen().values())
+    swept = json.loads((FOLDER / "sira.json").read_text(encoding="utf-8"))["pictures"]
+    chosen = f"Settings were chosen on {scenes} validation scenes, SIRA's K and alpha on {swept}."
+    return chosen + "\n\n" + _narrow(comparison.Comparison.read().tables(), without=("CHAIRs", "words"))
 
 
 def later_figures() -> str:
@@ -326,6 +329,7 @@ def effect() -> str:
         times = [f"x{seconds[name] / seconds['greedy']:.2f}" for seconds in (alone, folder)]
         rows.append([title, *cells, *times])
     note = (
+        f"On {measured.report.scenes:,} scenes. "
         f"Times: {timed['dtype']}, {timed['device']}, means over {speed.SCENES} other scenes (`python -m tools.speed`);"
         " other pages have medians of other runs."
     )
