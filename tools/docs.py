@@ -34,6 +34,7 @@ from sira_cli.run.records import Result
 from tests.support import tiny
 from tests.support.checkpoints import released_model
 from tools import comparison, examples, frontier, looks, speed
+from tools.card import CHOSEN
 from tools.choose import FOLDER, read_chosen
 from tools.support import FIFTHS, shipped
 
@@ -152,7 +153,8 @@ def support_figures() -> str:
 
 def frontier_figures() -> str:
     """Return the gains of methods at greedy's length and coverage, without the rows of baselines."""
-    return _narrow(frontier.shipped(), without=("words",))
+    scenes = json.loads(frontier.FILE.read_text(encoding="utf-8"))["scenes"]
+    return f"On {scenes} of the scenes:\n\n" + _narrow(frontier.shipped(), without=("words",))
 
 
 def doubt_figures() -> str:
@@ -239,16 +241,17 @@ def bench_report(name: str) -> BenchReport:
 
 def methods_figures() -> str:
     """Return all figures of captions and answers, with settings and the scenes on which these were chosen."""
-    scenes = max(row.scenes for row in read_chosen().values())
-    swept = json.loads((FOLDER / "sira.json").read_text(encoding="utf-8"))["pictures"]
-    chosen = f"Settings were chosen on {scenes} validation scenes, SIRA's K and alpha on {swept}."
+    (scenes,) = {row.scenes for row in read_chosen().values()}
+    swept = json.loads(CHOSEN.read_text(encoding="utf-8"))["pictures"]
+    chosen = f"Settings are from {scenes} validation scenes, SIRA's K and alpha from {swept}."
     return chosen + "\n\n" + _narrow(comparison.Comparison.read().tables(), without=("CHAIRs", "words"))
 
 
 def later_figures() -> str:
     """Return figures of methods whose settings were chosen later, on fewer scenes."""
-    table = comparison.Comparison.read(FOLDER / "figures-250.json").table()
-    return _narrow(table, without=("CHAIRs", "F1", "words", "adversarial accuracy"))
+    later = comparison.Comparison.read(FOLDER / "figures-250.json")
+    hidden = ("CHAIRs", "F1", "words", "adversarial accuracy")
+    return f"On the first {later.report.scenes} test scenes:\n\n" + _narrow(later.table(), without=hidden)
 
 
 def second_look_cost() -> str:

@@ -7,6 +7,7 @@ none left out, whatever the result; then README's example.
 from __future__ import annotations
 
 import itertools
+import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -97,6 +98,12 @@ def page(shown: Sequence[Scene], texts: Mapping[str, Sequence[str]]) -> str:
 def name(scene: Scene) -> str:
     """Return the name of a scene's picture."""
     return f"scene-{scene.seed}.png"
+
+
+def readme_picture() -> str:
+    """Return the name of the picture of README's example: the last row of the written page."""
+    *_, last = re.findall(r"scene-\d+\.png", (FOLDER / "README.md").read_text(encoding="utf-8"))
+    return str(last)
 
 
 def marked(scene: Scene, text: str) -> str:

@@ -17,16 +17,13 @@ from pathlib import Path
 from PIL import Image
 
 from sira_cli.run.lvlm import load
-from tests.serve.helpers import running
-from tests.support.browser import Browser, running_browser, wait
-from tools.examples import FOLDER
+from tests.serve.helpers import described, opened, running
+from tests.support.browser import Browser, running_browser
+from tools.examples import FOLDER, readme_picture
 
 DOCS = FOLDER.parent / "docs"
-EXAMPLE = max(FOLDER.glob("scene-*.png"))
+EXAMPLE = FOLDER / readme_picture()
 COLORS = 256
-READY = "return !document.querySelector('#ask').hidden"
-BEGUN = "return document.querySelector('[role=status]').textContent !== ''"
-FINISHED = "return document.querySelector('#stop').ariaDisabled === 'true'"
 
 
 def shot(browser: Browser, name: str, width: int, height: int, scale: float = 1.0) -> None:
@@ -65,12 +62,10 @@ def report(browser: Browser, folder: Path) -> None:
 def server(browser: Browser) -> None:
     """Show the server's page with a picture described by both decoders."""
     with running(load("demo")) as address:
-        browser.open(f"{address}/")
-        wait(browser, READY)
+        opened(browser, address)
         browser.type("#file", str(EXAMPLE))
         browser.click("#run")
-        wait(browser, BEGUN)
-        wait(browser, FINISHED)
+        described(browser)
         shot(browser, "server.png", 1040, 570, scale=1.5)
 
 

@@ -19,7 +19,6 @@ import argparse
 import json
 import math
 import os
-import platform
 import time
 from collections.abc import Iterator
 from dataclasses import asdict
@@ -31,6 +30,7 @@ import torch
 from torch.nn import functional as F
 from torch.utils.data import DataLoader
 
+from sira_cli.analysis.bench.measure import device_name
 from sira_cli.errors import SettingsError
 from sira_cli.models import presets
 from tools import checkpoint
@@ -200,15 +200,9 @@ def train(recipe: Recipe, work: Path, out: Path, workers: int, device: str = "cp
         "recipe": asdict(recipe),
         "stages": {stage.name: {"seconds": stage.seconds, "loss": stage.loss} for stage in stages},
         "torch": torch.__version__,
-        "machine": _machine(device),
+        "machine": device_name(torch.device(device)),
     }
     (out / "training.json").write_text(json.dumps(facts, indent=2) + "\n", encoding="utf-8")
-
-
-def _machine(device: str) -> str:
-    if device == "cpu":
-        return f"{torch.get_num_threads()} threads of {platform.machine()}"
-    return torch.cuda.get_device_name(device)
 
 
 def main() -> None:

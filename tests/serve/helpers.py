@@ -20,6 +20,7 @@ from PIL import Image
 from sira_cli.run.lvlm import Lvlm
 from sira_cli.serve.app import Server
 from tests.support.asgi import served
+from tests.support.browser import Browser, wait
 
 ROOT = Path(__file__).parents[2]
 PICTURES = sorted((ROOT / "examples").glob("*.png"))[:4]
@@ -49,6 +50,18 @@ def running(lvlm: Lvlm, **settings: object) -> Iterator[str]:
     """Serve in a thread; yields the address."""
     with served(Server(lvlm, **settings).app) as address:
         yield address
+
+
+def opened(browser: Browser, address: str) -> None:
+    """Open the server's page."""
+    browser.open(address)
+    wait(browser, "return !document.querySelector('#ask').hidden")
+
+
+def described(browser: Browser) -> None:
+    """Wait until all texts about the picture are there."""
+    wait(browser, "return document.querySelector('[role=status]').textContent !== ''")
+    wait(browser, "return document.querySelector('#stop').ariaDisabled === 'true'")
 
 
 def client_of(address: str, key: str = "none") -> openai.OpenAI:

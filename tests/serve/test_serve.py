@@ -28,9 +28,23 @@ from sira_cli.run.lvlm import Lvlm
 from sira_cli.serve import Limits
 from sira_cli.serve.app import Server
 from sira_cli.serve.hosts import is_local
-from tests.serve.helpers import LONG, PICTURES, PROMPT, counted, held, post, refusal, running, said, streaming, wait_for
+from tests.serve.helpers import (
+    LONG,
+    PICTURES,
+    PROMPT,
+    counted,
+    described,
+    held,
+    opened,
+    post,
+    refusal,
+    running,
+    said,
+    streaming,
+    wait_for,
+)
 from tests.support.asgi import served
-from tests.support.browser import tab, wait
+from tests.support.browser import tab
 from tests.support.helpers import SIRA, imported
 
 # --- who goes, and who comes too often
@@ -387,13 +401,7 @@ def test_what_is_wrong_is_known_before_anything_large_is_imported(given, message
 
 # --- the page at / in a real browser: two texts beside each other
 
-FINISHED = "return document.querySelector('#stop').ariaDisabled === 'true'"
 TEXTS = "return [...document.querySelectorAll('.text')].map(one => one.textContent)"
-
-
-def opened(browser, address) -> None:
-    browser.open(address)
-    wait(browser, "return !document.querySelector('#ask').hidden")
 
 
 @pytest.mark.smoke
@@ -411,8 +419,7 @@ def test_a_picture_is_described_by_two_methods(browser, lvlm, tmp_path):
         browser.type("#file", str(picture))
         assert tab(browser, 3) == ["Question", "Run Ctrl Enter", "Stop Esc"]
         browser.press("Control", "Enter", together=True)
-        wait(browser, "return document.querySelector('[role=status]').textContent !== ''")
-        wait(browser, FINISHED)
+        described(browser)
         assert browser.run("return [...document.querySelectorAll('h2')].map(one => one.textContent)") == methods
         assert browser.run(TEXTS) == expected
         sira = {"method": "greedy", "words": True}
@@ -423,7 +430,7 @@ def test_a_picture_is_described_by_two_methods(browser, lvlm, tmp_path):
         assert browser.text("#name") == picture.name
         browser.type("#question", "Is there a dog in the image?")
         browser.click("#run")
-        wait(browser, FINISHED)
+        described(browser)
         assert browser.run(TEXTS)[0] == lvlm.ask(picture, "Is there a dog in the image?").text
         sinks = "try { document.body.innerHTML = '<b>x</b>'; } catch (error) { return error.name; }"
         assert browser.run(sinks) == "TypeError"  # the policy lets no text become elements
