@@ -21,7 +21,7 @@ import transformers
 from sira_cli.analysis.experiment import Units
 from sira_cli.analysis.sweep_report import SweepReport
 from sira_cli.demo.measure import FIGURES, SceneReport, load_methods, markdown, measure, read_figures, texts_of
-from sira_cli.demo.questions import Questions, held_out, mentions
+from sira_cli.demo.questions import SPLITS, Questions, held_out, mentions
 from sira_cli.demo.scenes import (
     OBJECTS,
     PLACES,
@@ -33,6 +33,7 @@ from sira_cli.demo.scenes import (
     Scene,
     render,
 )
+from sira_cli.eval.figures import ANSWER_FIGURES
 from sira_cli.eval.statistics import Figure, MethodFigures, Tally
 from sira_cli.models.presets import BUNDLED_FOLDER
 from sira_cli.models.schema import Schema
@@ -161,7 +162,7 @@ def card(figures: dict[str, Any], sira: Any, training: dict[str, Any], choice: d
         machine=f"{platform.machine()}, {torch.get_num_threads()} threads",
         captions=report.captions_table(),
         outcomes=report.outcomes_line(),
-        answers=report.answers_table(),
+        answers=answers_table(report),
         words=words_table(from_json(figures["words"])),
         tags=tags_table(figures["tags"]),
     )
@@ -192,6 +193,15 @@ def _training_lines(training: dict[str, Any]) -> list[str]:
             f"{recipe['balancing_steps']:,} steps, {minutes('balancing')}."
         ),
     ]
+
+
+def answers_table(report: SceneReport) -> str:
+    """Return POPE's figures in its three splits in Markdown."""
+    rows = [["split", "", *ANSWER_FIGURES]]
+    for split in SPLITS:
+        for row in report.rows([f"{split} {name}" for name in ANSWER_FIGURES]):
+            rows.append([split, *row])
+    return markdown(rows)
 
 
 def _span(seeds: range) -> str:
@@ -232,7 +242,8 @@ def write_figures(
     report: SceneReport, words: dict[str, dict[str, Any]], tags: dict[str, Any], path: Path = FIGURES
 ) -> None:
     """Write the file that `read_figures` reads."""
-    content = json.dumps({**report.to_json(), "words": words, "tags": tags}, indent=1, default=dataclasses.asdict)
+    figures = {**vars(report), "words": words, "tags": tags}
+    content = json.dumps(figures, indent=1, default=dataclasses.asdict)
     path.write_text(content + "\n", encoding="utf-8")
 
 

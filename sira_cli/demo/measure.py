@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from functools import lru_cache
 from itertools import islice
 from pathlib import Path
@@ -16,7 +16,7 @@ from pydantic import TypeAdapter
 from sira_cli.analysis.experiment import Units
 from sira_cli.demo.questions import SPLITS, Questions, SceneQuestion, caption_counts, yes_no_question
 from sira_cli.demo.scenes import Scene, render
-from sira_cli.eval.figures import ANSWER_FIGURES, compared, count_answer, named_figures
+from sira_cli.eval.figures import compared, count_answer, named_figures
 from sira_cli.eval.statistics import Counts, Figure, Tally
 from sira_cli.methods import find
 from sira_cli.run.items import batches
@@ -169,31 +169,18 @@ class SceneReport:
         """Return the measurements on the test scenes from the making of the bundled model."""
         return cls.from_json(read_figures())
 
-    def to_json(self) -> dict[str, Any]:
-        """Return the report for `json.dumps`; `from_json` reads it."""
-        return asdict(self)
-
     @classmethod
     def from_json(cls, content: dict[str, Any]) -> SceneReport:
-        """Make a report from the JSON of `to_json`."""
+        """Make a report from the JSON of its `dataclasses.asdict`."""
         return TypeAdapter(cls).validate_python(content)
 
     def captions_table(self) -> str:
-        """Return CHAIRs, CHAIRi (lower is better), coverage, length and, if measured, faults in Markdown."""
-        measured = next(iter(self.figures.values()))
-        return self.table([name for name in (*CAPTION_FIGURES, *FAULTS) if name in measured])
-
-    def answers_table(self) -> str:
-        """Return POPE's figures in its three splits in Markdown."""
-        rows = [["split", "", *ANSWER_FIGURES]]
-        for split in SPLITS:
-            for row in self._rows([f"{split} {name}" for name in ANSWER_FIGURES]):
-                rows.append([split, *row])
-        return markdown(rows)
+        """Return CHAIRs, CHAIRi (lower is better), coverage, length and the faults that `tools` counts, in Markdown."""
+        return self.table((*CAPTION_FIGURES, *FAULTS))
 
     def table(self, names: Sequence[str] = MAIN_FIGURES) -> str:
         """Return some figures in Markdown; by default those of captions, and the accuracy in each split."""
-        return markdown([["", *names], *self._rows(names)])
+        return markdown([["", *names], *self.rows(names)])
 
     def outcomes_line(self) -> str:
         """State in how many captions each method names fewer, more or as many absent objects as the first."""
@@ -206,7 +193,8 @@ class SceneReport:
             )
         return "\n".join(lines)
 
-    def _rows(self, names: Sequence[str]) -> list[list[str]]:
+    def rows(self, names: Sequence[str]) -> list[list[str]]:
+        """Return the cells of some figures: a row per method, then one per difference."""
         first = next(iter(self.figures))
         rows = []
         for method, figures in self.figures.items():

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import io
 import json
-import math
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -238,8 +237,7 @@ def _put(rng: Rng, things: list[SceneObject], name: str, color: str, weakness: s
     strength = float(rng.uniform(*FAINT)) if weakness == "faint" else 1.0
     width, height = (max(10, round(side * scale * SIDE)) for side in kind.size)
     is_hidden = weakness == "hidden" and len(things) > 0
-    best: Box | None = None
-    least = math.inf
+    boxes = []
     for _ in range(SPOTS):
         if is_hidden:
             middle, foot = _spot_under(rng, things)
@@ -247,12 +245,8 @@ def _put(rng: Rng, things: list[SceneObject], name: str, color: str, weakness: s
             middle, foot = _spot_in_view(rng, kind, horizon)
         x0 = round(min(max(middle - width / 2, 0), SIDE - width))
         y0 = round(min(max(foot - height, 0), SIDE - height))
-        box = (x0, y0, x0 + width, y0 + height)
-        misfit = _misfit(box, things, is_hidden)
-        if misfit < least:
-            least = misfit
-            best = box
-    assert best is not None
+        boxes.append((x0, y0, x0 + width, y0 + height))
+    best = min(boxes, key=lambda box: _misfit(box, things, is_hidden))  # the first of equal ones
     thing = SceneObject(name, color, best, strength)
     things.insert(0 if is_hidden else len(things), thing)
 
