@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 import torch
 
+from sira_cli.core import rules
 from sira_cli.core.arguments import CACHE
 from sira_cli.core.census import EXACT
 from sira_cli.core.config import SiraConfig
@@ -130,10 +131,22 @@ def test_without_strength_it_is_greedy(powerless: str, name: str):
 
 @pytest.mark.parametrize("name", ["LLaVA-1.5", "Qwen2.5-VL", "Gemma 3"])
 @each_method
-def test_a_left_padded_batch_equals_its_single_runs(method: Method, name: str):
-    """Prompts of different lengths, with images of different places, and of different sizes in Qwen's case."""
+def test_a_left_padded_batch_equals_its_single_runs(method: Method, name: str, monkeypatch):
+    """Prompts of different lengths, with images of different places, and of different sizes in Qwen's case.
+
+    A batch rounds in another way on some CPUs: a token may be cut off in one run only if its logit is the cut-off.
+    """
     if refuses(method, name):
         return
+    real = rules.cut_off
+    on_the_edge = torch.zeros(tiny.VOCABULARY, dtype=torch.bool)
+
+    def cut_off(scores: torch.Tensor, z: torch.Tensor, beta: float) -> torch.Tensor:
+        distance = z - z.max(dim=-1, keepdim=True).values - math.log(beta)
+        on_the_edge.logical_or_((distance.abs() < 1e-5).reshape(-1, z.shape[-1]).any(dim=0))
+        return real(scores, z, beta)
+
+    monkeypatch.setattr(rules, "cut_off", cut_off)
     model = case_of(name).model
     singles = [Tiny(model, inputs) for inputs in family_prompts(name, case_of(name))]
     if name == "LLaVA-1.5" and method is not SID:  # vcd gets no prompt with two pictures under `attach`
@@ -147,9 +160,8 @@ def test_a_left_padded_batch_equals_its_single_runs(method: Method, name: str):
         alone, alone_scores = decoded(method, single)
         assert tokens[row].tolist() == alone[0].tolist()
         found, expected = scores[:, row], alone_scores[:, 0]
-        at_the_cut_off = found.isneginf() != expected.isneginf()  # a batch rounds in another way, on some CPUs
-        assert at_the_cut_off.sum() <= 1
-        torch.testing.assert_close(found[~at_the_cut_off], expected[~at_the_cut_off], atol=2e-4, rtol=1e-5)
+        same = (found.isneginf() == expected.isneginf()) | ~on_the_edge
+        torch.testing.assert_close(found[same], expected[same], atol=2e-4, rtol=1e-5)
 
 
 @pytest.mark.parametrize("name", ["LLaVA-1.5", "Qwen2.5-VL"])
