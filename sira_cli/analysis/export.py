@@ -17,23 +17,21 @@ import os
 import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, fields
 from itertools import islice
 from pathlib import Path
 from typing import IO, Any
 
-from sira_cli.analysis.record_file import Record, RecordFile
-from sira_cli.errors import DataError, SettingsError, install
+from sira_cli.analysis.corrections import corrected, read_corrections, versions
+from sira_cli.analysis.record_file import Record, RecordFile, picture_name
+from sira_cli.errors import SettingsError, install
 from sira_cli.files import replacing
 from sira_cli.look.claims import unsupported
-from sira_cli.parsing import from_json
 from sira_cli.pictures.find import MEDIA
 from sira_cli.pictures.neighbours import Neighbours
 from sira_cli.pictures.opening import endings
 from sira_cli.pictures.picture import Picture
 from sira_cli.pictures.records import is_failure
-from sira_cli.pictures.rows import read_rows
 from sira_cli.pictures.sources import FileSource, recorded
 from sira_cli.run.output import Sidecars
 from sira_cli.run.records import OPTIONAL, Result, as_line
@@ -43,7 +41,6 @@ ROWS = 10_000  # in a Parquet row group
 WRITTEN, WITHOUT_TEXT, KEPT = "written", "records without a text", "texts whose files exist"
 NO_SIDECAR = "texts about pictures that are several, not in a file here, or have names that ExifTool cannot read"
 DESCRIBED = "further texts about pictures that have one"
-_OF_THE_TEXT = ("words", "choices", "removed", "added", "support")  # of the text before, and of no other
 
 # Fields in which people describe a picture: those of XMP (in all languages), EXIF, IPTC, PNG and JPEG, of ACDSee, of
 # Windows. Then those that name the author of a description, and alternative texts.
@@ -134,17 +131,23 @@ class _Names:
 
 
 class Export:
-    """The newest record of each picture in a file, in order. The texts stay on disk."""
+    """The newest record of each picture or caption in a file, in order. The texts stay on disk."""
 
-    def __init__(self, path: Path, corrections: Path | None = None) -> None:
+    def __init__(self, path: Path, corrections: Path | None = None, *, best: bool = False) -> None:
         """Read the records, and what the page of `sira report` saved.
 
+        Args:
+            path: the records.
+            corrections: the file that the page saved.
+            best: leave out all captions of a picture but the best supported one, by the rule of `sira_cli.look.best`.
+
         Raises:
-            DataError: a file cannot be read, or holds no corrections.
+            DataError: a file cannot be read, holds no corrections, or, for `best`, a caption without a second look.
         """
         self.path = path
         self._file = RecordFile(path)
-        self._starts = self._file.newest()
+        self._best = best
+        self._starts = self._file.best() if best else self._file.newest()
         self._keys: set[str] = set()
         self.corrections = {} if corrections is None else read_corrections(corrections)
         self.missed: dict[str, str] = {}  # reasons why a correction did not arrive, by the name of its picture
@@ -162,10 +165,12 @@ class Export:
         """Yield each picture, its record, and, of one with a correction, the records that it was before."""
         for start in self._starts:
             record = self._file[start]
+            if self._best:
+                record["file_name"] = picture_name(record)
             before: list[Record] = []
             correction = self.corrections.get(record["key"])
             if correction is not None:
-                before = _versions(record, correction)
+                before = versions(record, correction)
                 if correction.text != record["text"]:
                     record = corrected(record, correction.text)
             yield recorded(record["file_name"], self.path.parent), record, before
@@ -251,48 +256,6 @@ class Export:
             self.missed.setdefault(record["file_name"], reason)
 
 
-@dataclass(frozen=True)
-class Correction:
-    """The text that somebody wrote for a picture, and those before it; see the page of `sira report`."""
-
-    name: str  # of the picture
-    text: str
-    earlier: tuple[str, ...] = ()  # corrections in files that were saved before
-
-
-def read_corrections(path: Path) -> dict[str, Correction]:
-    """Return the corrections in a file by the key of their record; the last one of a picture counts.
-
-    Raises:
-        DataError: a row is no correction.
-    """
-    corrections: dict[str, Correction] = {}
-    for where, row in read_rows(path):
-        texts: list[Any] = [row.get("file_name"), row.get("key"), row.get("text")]
-        earlier = row.get("earlier", [])
-        texts += earlier if isinstance(earlier, list) else [earlier]
-        if row.get("schema") != "sira.correction/1" or not all(isinstance(value, str) for value in texts):
-            raise DataError(f"{where}: is not a correction: expected a file that the page of sira report saved")
-        name, key, text, *former = texts
-        if key in corrections:
-            former = [*corrections[key].earlier, corrections[key].text, *former]
-        corrections[key] = Correction(name, text.strip(), tuple(map(str.strip, former)))
-    return corrections
-
-
-def _versions(record: Record, correction: Correction) -> list[Record]:
-    """Return a record with the texts that it had before a correction: the model's, and those of earlier corrections."""
-    versions = [] if correction.text == record["text"] else [record]
-    texts = list(correction.earlier)
-    if "draft" in record:
-        texts.append(record["draft"])
-    for text in dict.fromkeys(texts):
-        if text not in (correction.text, record["text"]):
-            with suppress(DataError):  # a record with a schema, and a text that is no JSON
-                versions.append(corrected(record, text))
-    return versions
-
-
 def _has_text(record: Record) -> bool:
     return not is_failure(record) and bool(record["text"].strip())
 
@@ -335,21 +298,6 @@ def _write_parquet(records: Iterator[Record], types: Mapping[str, str], file: IO
     with parquet.ParquetWriter(file, schema) as writer:
         while rows := list(islice(records, ROWS)):
             writer.write_table(pyarrow.Table.from_pylist(rows, schema))
-
-
-def corrected(record: Record, text: str) -> Record:
-    """Return a record with another text, and the text before as `draft`; scores of the text before leave."""
-    new = {name: value for name, value in record.items() if name not in _OF_THE_TEXT}
-    new |= {"text": text, "draft": record["text"], "status": "ok", "error": ""}
-    if "objects" in record:
-        new["objects"] = []
-    if record.get("json_schema"):
-        try:
-            new["data"] = from_json(text)
-        except ValueError as error:
-            name = record["file_name"]
-            raise DataError(f"{name}: its text follows a schema, and its correction is no JSON") from error
-    return new
 
 
 def arguments(

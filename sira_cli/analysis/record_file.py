@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import weakref
 from array import array
 from pathlib import Path
@@ -11,12 +12,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sira_cli.errors import DataError
+from sira_cli.look.best import rank
 from sira_cli.parsing import from_json
-from sira_cli.pictures.records import is_record, record_name
+from sira_cli.pictures.records import is_failure, is_record, record_name
 from sira_cli.run.records import REQUIRED
 
 Record = dict[str, Any]
 Numbers = NDArray[np.int64]
+_NUMBER = re.compile(r"#\d+$")
 _COMMANDS = "sira caption, sira ask or sira check"
 
 
@@ -68,6 +71,23 @@ class RecordFile:
         """Return where each picture's last record begins, in the order in which the pictures come first."""
         return self._newest(self._names)[1]
 
+    def best(self) -> list[int]:
+        """Return where the record of each picture's best supported caption begins; of equals the first.
+
+        Raises:
+            DataError: a caption has no second look.
+        """
+        best: dict[str, tuple[Any, int]] = {}
+        for start in self.newest():
+            record = self[start]
+            if not record.get("verify") and not is_failure(record):
+                looked = "expected records of sira check, or of captions with --verify"
+                raise DataError(f"{self.path}: {record_name(record)}: has no second look to rank it by: {looked}")
+            name = picture_name(record)
+            place = rank(record), start
+            best[name] = min(place, best.get(name, place))
+        return [start for _, start in best.values()]
+
     def paired(self, other: RecordFile) -> tuple[Numbers, Numbers]:
         """Return the newest record of each picture with that in another file (-1: none), and the records only there.
 
@@ -90,6 +110,12 @@ class RecordFile:
         values, last = np.unique(every[::-1], return_index=True)
         order = np.argsort(first)
         return values[order], starts[len(every) - 1 - last[order]]
+
+
+def picture_name(record: Record) -> str:
+    """Return the name of the picture that a record is about, without the number of its caption (`a.jpg#2`)."""
+    name: str = record["file_name"]
+    return _NUMBER.sub("", name) if record["schema"].startswith("sira.check/") else name
 
 
 def _paired(mine: tuple[Numbers, Numbers], theirs: tuple[Numbers, Numbers]) -> tuple[Numbers, Numbers]:

@@ -138,6 +138,7 @@ def report(
 class ExportOptions(Group):
     """The forms that records get, and where they go."""
 
+    best: bool = option(False, "Only the best supported of a picture's captions, as --verify best.", "--best")
     corrections: Path | None = option(None, "First put in the texts corrected on the report's page.", metavar="FILE")
     output: Path | None = option(None, "Write records.", "-o", "--output", metavar="FILE.jsonl")
     csv: Path | None = option(None, "Write a table.", metavar="FILE.csv")
@@ -153,6 +154,7 @@ class ExportOptions(Group):
 @with_options(
     """
 sira export captions.jsonl --csv captions.csv
+sira export checks.jsonl --best -o best.jsonl
 sira export captions.jsonl --corrections corrections.jsonl --sidecar
 sira export captions.jsonl --exiftool args.txt && exiftool -@ args.txt
 """
@@ -177,7 +179,7 @@ def export(
         raise SettingsError(f"{records}: nothing to write: give -o, --csv, --parquet, --sidecar or --exiftool")
     from sira_cli.analysis.export import Export
 
-    found = Export(records, given.corrections)
+    found = Export(records, given.corrections, best=given.best)
     if given.output is not None:
         found.write_records(given.output)
     for table in filter(None, (given.csv, given.parquet)):

@@ -7,7 +7,7 @@ the text     that of the best caption, unchanged
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -87,7 +87,7 @@ def chosen(captions: Sequence[Answer]) -> Answer:
     The first of them is the method's own. Another one has it as its `draft`, with the objects that are `removed`.
     """
     own = captions[0]
-    best = min(captions, key=rank)
+    best = min(captions, key=lambda caption: rank(vars(caption)))
     if best is own:
         return own
     named = {claim["thing"] for claim in best.objects or ()}
@@ -98,12 +98,15 @@ def chosen(captions: Sequence[Answer]) -> Answer:
     return replace(best, draft=own.text, removed=removed)
 
 
-def rank(caption: Answer) -> tuple[bool, int, int]:
-    """Return the place of a caption among others of its picture, the best first: a smaller one is better.
+def rank(record: Mapping[str, Any]) -> tuple[bool, int, int]:
+    """Return the place of a caption among others of its picture: the smallest is the best.
 
     A caption that failed or is empty is the last. Of the others the fewest unsupported objects count, then the most
     supported ones.
+
+    Args:
+        record: of a caption with its second look, or the fields of an `Answer`.
     """
-    doubted = len(unsupported({"objects": caption.objects, "verify": caption.verify}))
-    supported = len(caption.objects or ()) - doubted
-    return bool(caption.error) or not caption.text.strip(), doubted, -supported
+    doubted = len(unsupported(record))
+    supported = len(record.get("objects") or ()) - doubted
+    return bool(record["error"]) or not record["text"].strip(), doubted, -supported

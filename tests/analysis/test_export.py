@@ -13,7 +13,8 @@ from pathlib import Path
 import pytest
 from PIL import Image
 
-from sira_cli.analysis.export import _can_have_a_sidecar, arguments, corrected
+from sira_cli.analysis.corrections import corrected
+from sira_cli.analysis.export import Export, _can_have_a_sidecar, arguments
 from sira_cli.errors import DataError
 from sira_cli.pictures.picture import Picture
 from sira_cli.pictures.rows import read_rows
@@ -100,6 +101,32 @@ def test_corrected_texts_replace_those_of_the_run_alone(folder, sira):
     records = read(moved)
     assert [(record["file_name"], record["text"], record.get("draft")) for record in records] == expected
     assert [record["key"] for record in records] == [f"key of {name}.png" for name in "abc"]
+
+
+def checked(name: str, text: str, **support: float) -> dict:
+    """A record of a check, with the support of each object."""
+    objects = [{"thing": thing, "support": value} for thing, value in support.items()]
+    return caption_record(name, text, schema="sira.check/1", objects=objects, verify={"min_support": 0.5})
+
+
+def test_the_best_supported_of_several_captions(tmp_path):
+    records = [
+        checked("a.png", "A dog and a cat.", dog=0.9, cat=0.1),
+        caption_record("b.png", schema="sira.check/1", **FAILED),
+        checked("a.png#2", "A dog.", dog=0.9),
+        checked("b.png#2", "A sofa.", sofa=0.2),
+        checked("a.png#3", "A dog and a cup.", dog=0.9, cup=0.7),
+        checked("a.png#4", "A dog and a bed.", dog=0.9, bed=0.7),
+    ]
+    lines(tmp_path / "checks.jsonl", records)
+    found = {record["file_name"]: record["text"] for _, record, _ in Export(tmp_path / "checks.jsonl", best=True)}
+    assert found == {"a.png": "A dog and a cup.", "b.png": "A sofa."}
+
+
+def test_captions_without_a_second_look_have_no_best_one(folder, sira):
+    code, _, err = sira("export", folder / "captions.jsonl", "--best", "-o", folder / "best.jsonl")
+    assert code == 2
+    assert "a.png: has no second look to rank it by: expected records of sira check" in err
 
 
 def exported(folder: Path, sira, *given: dict) -> tuple[int, list[str]]:

@@ -114,6 +114,15 @@ def test_ones_own_words_and_line(sira, scenes, tmp_path):
     assert record["verify"]["min_support"] == 1.0
 
 
+def test_the_best_of_a_pictures_captions_is_exported(sira, scenes, tmp_path):
+    rows = ["file_name,text", *(f"0.png,There is a {name}." for name in ("sofa", "bicycle", "bed")), "1.png,A house."]
+    (tmp_path / "captions.csv").write_text("\n".join(rows))
+    checks, best = tmp_path / "checks.jsonl", tmp_path / "best.jsonl"
+    assert sira("check", tmp_path / "captions.csv", "--images", scenes, "-p", "demo", "-o", checks)[0] == 0
+    assert sira("export", checks, "--best", "-o", best)[0] == 0
+    assert [record["text"] for record in read(best)] == ["There is a bicycle.", "A house."]
+
+
 # --- data sets
 
 
