@@ -23,8 +23,8 @@ TERMINAL = {"typer", "rich", "click"}
 # How dense the package may be: a line does one thing. Lines have no total; code tokens have one: a feature
 # enters with the tokens that leave. Raise a bound on purpose only, with the reason in the commit.
 CODE_TOKENS = 275_450
-TOKENS_PER_LINE = 9.6  # of code, over the whole package
-TOKENS_PER_LINE_OF_A_FILE = 12.5  # of 40 lines of code or more; formulas on tensors are the densest
+TOKENS_PER_LINE = 9.5  # of code, over the whole package
+TOKENS_PER_LINE_OF_A_FILE = 11.5  # of 40 lines of code or more; formulas on tensors are the densest
 PER_THOUSAND_LINES = {"comprehensions": 29.0, "tuple assignments": 2.0}
 TEXTS_TIMES_CONDITIONS = 0  # `"text" * condition` in the package: an `if` says it
 TEST_NAME = 70  # characters: a name says one promise

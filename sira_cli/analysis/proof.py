@@ -309,7 +309,14 @@ def compare(
     )
 
 
-def _tied(full: Tensor, cf: Tensor, one: int, other: int, config: SiraConfig, limit: float) -> bool:
+def _tied(
+    full: Tensor,
+    cf: Tensor,
+    one: int,
+    other: int,
+    config: SiraConfig,
+    limit: float,
+) -> bool:
     """Return whether rounding alone may decide between two tokens, by both streams' logits `[V]`."""
     if config.beta is not None:
         cut = float(full.max()) + math.log(config.beta)

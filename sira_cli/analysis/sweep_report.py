@@ -108,7 +108,12 @@ class SweepReport(ModelReport):
 
     @classmethod
     def of(
-        cls, lvlm: Lvlm, questions: QuestionSet, grid: Grid, units: Units[list[str]], captions: bool = False
+        cls,
+        lvlm: Lvlm,
+        questions: QuestionSet,
+        grid: Grid,
+        units: Units[list[str]],
+        captions: bool = False,
     ) -> SweepReport:
         """Make the report from finished units; questions without one are left out."""
         answered: list[Answered] = []

@@ -243,7 +243,12 @@ def _by_scenes(preset: Preset, model: ResearchModelOptions, count: int, scenes: 
 
 
 def _by_controls(
-    paths: list[str], limit: int | None, objects: str | None, files: Files, preset: Preset, model: ResearchModelOptions
+    paths: list[str],
+    limit: int | None,
+    objects: str | None,
+    files: Files,
+    preset: Preset,
+    model: ResearchModelOptions,
 ) -> SupportReport:
     """Ask about the things that captions name and about controls, and find the threshold."""
     from sira_cli.analysis.calibration.support import WithControls, from_controls

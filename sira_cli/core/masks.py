@@ -47,7 +47,9 @@ def has_rows(part: object, batch: int, q: int) -> bool:
 
     Not None in layers without positions, nor positions for several axes, `[3, B, q]`.
     """
-    return isinstance(part, Tensor) and part.ndim > 1 and part.shape[0] in (1, batch) and part.shape[1] == q
+    if not isinstance(part, Tensor) or part.ndim < 2:
+        return False
+    return part.shape[0] in (1, batch) and part.shape[1] == q
 
 
 def pack_rows(rows: Tensor, cf_rows: Tensor | None) -> Tensor:
@@ -70,7 +72,8 @@ def take_rows(rows: Tensor, cf_rows: Tensor) -> Tensor:
     for _ in width:
         index = index.unsqueeze(-1)
     index = index.expand(*cf_rows.shape, *width)
-    return rows.expand(len(cf_rows), *rows.shape[1:]).gather(1, index)
+    rows = rows.expand(len(cf_rows), *rows.shape[1:])
+    return rows.gather(1, index)
 
 
 def cf_columns(model_mask: Tensor | None, streams: StreamRows) -> Tensor:
@@ -111,14 +114,17 @@ def cf_mask(
     column = positions - streams.first_column(kv)  # [B, N] which column
     index = column.clamp(0, kv - 1)  # [B, N]
     picked = model_mask.to(rows.device).expand(batch, heads, q, kv)
-    picked = picked.gather(2, row[:, None, :, None].expand(batch, heads, queries, kv))
-    picked = picked.gather(3, index[:, None, None, :].expand(batch, heads, queries, positions.shape[1]))
+    of_rows = row[:, None, :, None].expand(batch, heads, queries, kv)
+    picked = picked.gather(2, of_rows)
+    of_columns = index[:, None, None, :].expand(batch, heads, queries, -1)
+    picked = picked.gather(3, of_columns)
     visible = index == column  # [B, N]; nothing outside a sliding window
     if seen is not None:
         visible = visible & seen
+    visible = visible[:, None, None, :]
     if picked.dtype == torch.bool:
-        return picked & visible[:, None, None, :]
-    return picked.masked_fill(~visible[:, None, None, :], torch.finfo(picked.dtype).min)
+        return picked & visible
+    return picked.masked_fill(~visible, torch.finfo(picked.dtype).min)
 
 
 @dataclass
@@ -144,7 +150,8 @@ class Pass:
     @property
     def both_rows(self) -> int:
         """q + T, the number of rows of both streams in a late layer."""
-        return self.q + (1 if self.cf_rows is None else self.cf_rows.shape[1])
+        count = 1 if self.cf_rows is None else self.cf_rows.shape[1]
+        return self.q + count
 
     def newest(self) -> Tensor:
         """Return the positions of this pass's rows of the CF stream, `[B, T]`."""
@@ -153,8 +160,10 @@ class Pass:
     def columns(self) -> Tensor:
         """Return the full stream's column of each packed row, `[B, q + T]`: the position of a row in its text."""
         newest = self.newest()  # [B, T]
-        full = self.streams.full_rows - self.q + torch.arange(self.q, device=newest.device)
-        return torch.cat([full.expand(len(newest), -1), newest], dim=1)
+        first = self.streams.full_rows - self.q
+        full = first + torch.arange(self.q, device=newest.device)
+        full = full.expand(len(newest), -1)
+        return torch.cat([full, newest], dim=1)
 
     def prompt_streams(self) -> StreamRows:
         """Return the streams of a new prompt."""

@@ -47,7 +47,11 @@ class ImagePrefix:
 
     @torch.no_grad()
     def __init__(
-        self, model: Any, inputs: Mapping[str, Tensor], length: int, cache: DynamicCache | None = None
+        self,
+        model: Any,
+        inputs: Mapping[str, Tensor],
+        length: int,
+        cache: DynamicCache | None = None,
     ) -> None:
         """Compute the first `length` rows of an unpadded prompt `[1, S]`; or take them from a `cache`, and leave it."""
         ids = inputs["input_ids"]
@@ -68,7 +72,13 @@ class ImagePrefix:
 
     @classmethod
     def of(
-        cls, model: Any, inputs: Mapping[str, Tensor], image: Tensor, row: int, cache: Cache, place: int
+        cls,
+        model: Any,
+        inputs: Mapping[str, Tensor],
+        image: Tensor,
+        row: int,
+        cache: Cache,
+        place: int,
     ) -> ImagePrefix | None:
         """Take the first rows of a prompt from the cache it was decoded with; None if the cache no longer has them.
 
@@ -83,7 +93,8 @@ class ImagePrefix:
         if model.config.model_type in BIDIRECTIONAL:
             return None
         ids = inputs["input_ids"]
-        first = int(ids.shape[1] - inputs["attention_mask"][row].sum())
+        own = inputs["attention_mask"][row].sum()
+        first = int(ids.shape[1] - own)
         last = int(image[row].nonzero().max()) + 1
         rows = full_stream(cache, place, first, last)
         if rows is None:
@@ -112,7 +123,10 @@ class ImagePrefix:
     def _pass(self, tails: Sequence[Sequence[int]]) -> Tensor:
         device = self._inputs["input_ids"].device
         longest = max(map(len, tails))
-        padded = [[*tail, *[0] * (longest - len(tail))] for tail in tails]  # on the right: no row sees later rows
+        padded = []
+        for tail in tails:
+            padding = [0] * (longest - len(tail))  # on the right: no row sees later rows
+            padded.append([*tail, *padding])
         ids = torch.tensor(padded, device=device)  # [Q, T]
         ends = sorted({len(tail) - 1 for tail in tails})  # a list works with hidden states on any device
         cache = copy.deepcopy(self._cache)
@@ -124,11 +138,16 @@ class ImagePrefix:
             if positions is not None:
                 new = positions[..., self.length :]
                 more["position_ids"] = new.expand(*new.shape[:-2], len(tails), longest)
-            logits = self._model(
-                input_ids=ids, **more, **{CACHE: cache}, use_cache=True, logits_to_keep=ends
-            ).logits  # [Q, number of different ends, V]
+            output = self._model(
+                input_ids=ids,
+                **more,
+                **{CACHE: cache},
+                use_cache=True,
+                logits_to_keep=ends,
+            )
+        rows = list(range(len(tails)))
         columns = [ends.index(len(tail) - 1) for tail in tails]
-        last: Tensor = logits[list(range(len(tails))), columns].float()
+        last: Tensor = output.logits[rows, columns].float()  # of [Q, number of different ends, V]
         return last
 
     def _positions(self, more: int) -> Tensor | None:
@@ -149,15 +168,21 @@ ROWS_AT_ONCE = 16  # rows of each stream that go through the head at once
 
 
 @torch.no_grad()
-def score(model: nn.Module, config: SiraConfig, inputs: Any, texts: Sequence[Sequence[int]]) -> Iterator[Step]:
+def score(
+    model: nn.Module,
+    config: SiraConfig,
+    inputs: Any,
+    texts: Sequence[Sequence[int]],
+) -> Iterator[Step]:
     """Yield the logits `[B, V]` of both streams at every token of B given texts, from one prefill.
 
     The ends of the texts are aligned: text b takes part in the last `len(texts[b])` steps. The head gets a few rows at
     a time: with a vocabulary of 150,000 all logits of a long text would need more memory than the model's cache.
     """
     longest = max(map(len, texts))
-    if len(texts) != len(inputs["input_ids"]) or min(map(len, texts)) == 0:
-        raise ValueError(f"expected {len(inputs['input_ids'])} texts with tokens, one per prompt")
+    prompts = len(inputs["input_ids"])
+    if len(texts) != prompts or min(map(len, texts)) == 0:
+        raise ValueError(f"expected {prompts} texts with tokens, one per prompt")
     rows: list[Tensor] = []
     steps: list[Step] = []
     with attached(Fork(model, config, steps.append, last_rows=longest)) as streams:
@@ -189,7 +214,8 @@ def followed(model: Any, inputs: Any, texts: Sequence[Sequence[int]]) -> dict[st
     for _ in range(longest):  # by the model's own rule, token by token: families differ in token types
         extended = next_inputs(model, {}, extended)
     per_token = [name for name, value in inputs.items() if value.shape == ids.shape]
-    extended["input_ids"] = torch.cat([ids, ids.new_zeros(len(ids), longest)], dim=1)  # [B, S + N]
+    new = ids.new_zeros(len(ids), longest)
+    extended["input_ids"] = torch.cat([ids, new], dim=1)  # [B, S + N]
     for name in {*per_token, "attention_mask"}:
         tensor = extended[name].clone()
         for row, text in enumerate(texts):
@@ -223,7 +249,8 @@ def _head(model: Any, normed: Tensor, theirs: Tensor) -> Callable[[Tensor], Tens
     for head in heads:
         difference = head(normed).to(theirs.device) - theirs
         differences.append(float(difference.abs().max()))
-    if min(differences) > 0.02 * float(theirs.abs().max()) + 1e-3:
+    tolerance = 0.02 * float(theirs.abs().max()) + 1e-3
+    if min(differences) > tolerance:
         raise UnsupportedModelError(
             "the model does more after its final norm than a linear head and a soft cap: "
             "texts cannot be forced on it; trace generated texts instead"
@@ -263,14 +290,22 @@ class _ForkPerK(Fork):
         yield self.norm.register_forward_pre_hook(self.join)
         yield self.model.register_forward_hook(self._keep_logits)
 
-    def _run_cf(self, k: int, layer: nn.Module, args: Args, kwargs: Kwargs, output: Any) -> None:
+    def _run_cf(
+        self,
+        k: int,
+        layer: nn.Module,
+        args: Args,
+        kwargs: Kwargs,
+        output: Any,
+    ) -> None:
         """After the full stream's layer L - k: run the CF streams through it; one of them may begin here."""
         now = self.running()
         rows = now.cf_rows
         assert rows is not None  # this pass is a prompt
         if k in self.ks:
             begun = take_rows(args[0], rows)  # [B, T, d]
-            self._cf = begun if k == self.k else torch.cat([self._cf.to(begun.device), begun])
+            before = [] if k == self.k else [self._cf.to(begun.device)]
+            self._cf = torch.cat([*before, begun])
             self._share_keys(kwargs.get("shared_kv_states") or {}, rows)
         n = len(self._cf) // len(rows)
 
@@ -278,7 +313,9 @@ class _ForkPerK(Fork):
             """Take all CF streams' rows of an argument with a row per token: `[B or 1, S, ...]` -> `[n B, T, ...]`."""
             if isinstance(part, tuple):
                 return tuple(map(text_rows, part))
-            return torch.cat([take_rows(part, rows)] * n) if has_rows(part, len(rows), now.q) else part
+            if not has_rows(part, len(rows), now.q):
+                return part
+            return torch.cat([take_rows(part, rows)] * n)
 
         streams = now.prompt_streams()
         recurrent = self._mixers[self.k - k].recurrent
@@ -305,7 +342,10 @@ class _ForkPerK(Fork):
     def _share_keys(self, full: Mapping[str, tuple[Tensor, Tensor]], rows: Tensor) -> None:
         """Give a new stream the text columns of the keys that shared layers have stored so far."""
         for kind, stored in full.items():
-            text = [take_rows(states.transpose(1, 2), rows).transpose(1, 2) for states in stored]  # [B, H, T, D]
+            text = []  # keys and values, [B, H, T, D] each
+            for states in stored:
+                of_text = take_rows(states.transpose(1, 2), rows)
+                text.append(of_text.transpose(1, 2))
             if kind in self._shared_keys:
                 text = [torch.cat(both) for both in zip(self._shared_keys[kind], text, strict=True)]
             self._shared_keys[kind] = tuple(text)

@@ -41,7 +41,12 @@ class Reference:
 
 @torch.no_grad()
 def decode(
-    prompt: Prompt, k: int, alpha: float, steps: int, follow: Sequence[int] | None = None, beta: float | None = None
+    prompt: Prompt,
+    k: int,
+    alpha: float,
+    steps: int,
+    follow: Sequence[int] | None = None,
+    beta: float | None = None,
 ) -> Reference:
     """Decode T = `steps` tokens with greedy Algorithm 1.
 

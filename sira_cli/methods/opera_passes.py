@@ -122,9 +122,12 @@ class Passes:
     def keep(self, ahead: Ahead, parents: Tensor, place: Tensor, length: int) -> None:
         """Let beams follow others as in `follow`, each with its looked-ahead token at `place [R']`."""
         for layer, (keys, values) in zip(self.cache.layers, ahead.stored, strict=True):
-            layer.keys = self._followed(layer.keys, parents, length, _token(keys, parents, place))
-            layer.values = self._followed(layer.values, parents, length, _token(values, parents, place))
-        self._per_token = next_inputs(self._model, {}, self._followed_inputs(parents, length))
+            key = _token(keys, parents, place)
+            value = _token(values, parents, place)
+            layer.keys = self._followed(layer.keys, parents, length, key)
+            layer.values = self._followed(layer.values, parents, length, value)
+        per_token = self._followed_inputs(parents, length)
+        self._per_token = next_inputs(self._model, {}, per_token)
 
     def follow(self, parents: Tensor, length: int) -> None:
         """Let beams follow others: row i becomes row `parents[i]`; columns that no text needs leave.
@@ -145,11 +148,15 @@ class Passes:
         prompt = stored[:, :, end - self._prompt : end]  # [R, H, S, D]; a picture's beams share it
         if len(parents) != len(stored):
             prompt = prompt[parents]
-        return torch.cat([prompt, stored[parents, :, end:], *new], dim=2)
+        text = stored[parents, :, end:]
+        return torch.cat([prompt, text, *new], dim=2)
 
     def _followed_inputs(self, parents: Tensor, length: int) -> dict[str, Tensor]:
         columns = slice(-(self._prompt + length), None)
-        return {name: stored[..., parents, columns] for name, stored in self._per_token.items()}
+        followed = {}
+        for name, stored in self._per_token.items():
+            followed[name] = stored[..., parents, columns]
+        return followed
 
     def go_back(self, rows: slice, length: int, tokens: Tensor, longest: int) -> Tensor:
         """Replace a picture's beams by shorter ones, and return the logits of their next tokens, `[K, V]` float32.
@@ -168,7 +175,9 @@ class Passes:
             keys = layer.keys[rows, :, prompt]
             values = layer.values[rows, :, prompt]
             cache.update(keys, values, number)
-        per_token = {name: stored[..., rows, prompt] for name, stored in self._per_token.items()}
+        per_token = {}
+        for name, stored in self._per_token.items():
+            per_token[name] = stored[..., rows, prompt]
         for _ in range(tokens.shape[1]):
             # one by one: some inputs differ between new tokens and the prompt
             per_token = next_inputs(self._model, {}, per_token)
@@ -182,7 +191,13 @@ class Passes:
         last: Tensor = output.logits[:, -1].to(tokens.device, torch.float32)
         return last
 
-    def _run(self, tokens: Tensor, per_token: Mapping[str, Tensor], cache: DynamicCache, keep: int) -> Any:
+    def _run(
+        self,
+        tokens: Tensor,
+        per_token: Mapping[str, Tensor],
+        cache: DynamicCache,
+        keep: int,
+    ) -> Any:
         """Run new tokens `[R, q]` after those of a cache; `per_token` covers both."""
         inputs = self._model.prepare_inputs_for_generation(
             tokens,
@@ -205,9 +220,12 @@ class Passes:
             raise UnsupportedModelError(f"method opera cannot split tokens in {type(layer).__name__}: it has no mask")
         first = mask[:, :, :1]
         itself = torch.eye(count, dtype=torch.bool, device=mask.device)
-        siblings = torch.where(itself, first[..., -count : 1 - count], first[..., -1:])  # its column, and the last one
+        own = first[..., -count : 1 - count]  # its column
+        another = first[..., -1:]  # the last one
+        siblings = torch.where(itself, own, another)
         rest = first[..., :-count].expand(-1, -1, count, -1)
-        return args, {**kwargs, name: torch.cat([rest, siblings], dim=-1)}
+        mask = torch.cat([rest, siblings], dim=-1)
+        return args, {**kwargs, name: mask}
 
     def _keep_weights(self, attention: Any, args: Args, kwargs: Kwargs, output: Any) -> None:
         """After the last layer's attention: compute its weights."""
@@ -221,7 +239,13 @@ def _token(new: Tensor, row: Tensor, place: Tensor) -> Tensor:
     return chosen[:, :, None]
 
 
-def _replaced(stored: Tensor, new: Tensor, rows: slice, dims: tuple[int, int], width: int) -> Tensor:
+def _replaced(
+    stored: Tensor,
+    new: Tensor,
+    rows: slice,
+    dims: tuple[int, int],
+    width: int,
+) -> Tensor:
     """Replace some rows; all rows get width `width`, padded or cut on the left. `dims`: of rows, and of columns."""
     row, column = dims
     after = stored.shape[row] - rows.stop

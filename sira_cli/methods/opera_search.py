@@ -58,7 +58,14 @@ class Beams:
 class Search:
     """The search for one picture's text."""
 
-    def __init__(self, rule: Any, prompt: Tensor, image: Tensor, padding: int, ending: Ending) -> None:
+    def __init__(
+        self,
+        rule: Any,
+        prompt: Tensor,
+        image: Tensor,
+        padding: int,
+        ending: Ending,
+    ) -> None:
         """Begin with an empty text.
 
         Args:
@@ -314,7 +321,12 @@ class OperaRun:
             logits = self._take(running, ahead, candidates, torch.cat(parents), torch.cat(tokens))
 
     def _take(
-        self, running: dict[int, Search], ahead: Ahead, candidates: Tensor, parents: Tensor, tokens: Tensor
+        self,
+        running: dict[int, Search],
+        ahead: Ahead,
+        candidates: Tensor,
+        parents: Tensor,
+        tokens: Tensor,
     ) -> Tensor:
         """Update the model's beams from the searches, and return the logits of the next token, `[R, V]`.
 

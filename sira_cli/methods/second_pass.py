@@ -62,7 +62,14 @@ def second_pass(
 class SecondPass:
     """The contrast branch of B running prompts, made by `second_pass`."""
 
-    def __init__(self, model: Any, prompts: Tensor, branch: Mapping[str, Tensor], rule: Rule, within: Within) -> None:
+    def __init__(
+        self,
+        model: Any,
+        prompts: Tensor,
+        branch: Mapping[str, Tensor],
+        rule: Rule,
+        within: Within,
+    ) -> None:
         if not {"input_ids", "attention_mask"} <= branch.keys():
             raise SettingsError("the contrast branch has no input_ids and attention_mask: `Lvlm.prepare` makes them")
         self.cache: DynamicCache | None = None  # keys and values of the branch, never those of the full stream

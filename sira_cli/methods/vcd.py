@@ -63,7 +63,12 @@ def signal_share(step: int) -> float:
 
 
 def noised(
-    inputs: Inputs, image_tokens: Tensor, copies: int, step: int, seeds: Sequence[int], counts: Sequence[int] = ()
+    inputs: Inputs,
+    image_tokens: Tensor,
+    copies: int,
+    step: int,
+    seeds: Sequence[int],
+    counts: Sequence[int] = (),
 ) -> Tensor:
     """Return x' = sqrt(a) x + sqrt(1 - a) e of normalised pixels x, in float32; a = `signal_share(step)`.
 

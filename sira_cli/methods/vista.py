@@ -67,7 +67,14 @@ class Vista(WithoutImage):
 class _Steering:
     """The hooks of one block, and what they measure: the changes of the running prompts by their pictures."""
 
-    def __init__(self, method: Vista, model: Any, layers: int, prompts: Tensor, branch: Inputs) -> None:
+    def __init__(
+        self,
+        method: Vista,
+        model: Any,
+        layers: int,
+        prompts: Tensor,
+        branch: Inputs,
+    ) -> None:
         from sira_cli.core.families import position_state
 
         self._strength = method.strength or 0.0

@@ -35,7 +35,12 @@ class PromptInputs:
     """
 
     def __init__(
-        self, model: Any, processor: Any, preset: Preset, decoder: Method, vocabulary: Vocabulary | None
+        self,
+        model: Any,
+        processor: Any,
+        preset: Preset,
+        decoder: Method,
+        vocabulary: Vocabulary | None,
     ) -> None:
         self.model = model
         self.processor = processor

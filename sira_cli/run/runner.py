@@ -303,7 +303,13 @@ class ConcurrentRunner(Runner[R]):
     """Pictures side by side, a thread for each, whose answers come from elsewhere: from a server, or from vLLM."""
 
     def __init__(
-        self, lvlm: Any, task: Task[R], at_once: int, read_ahead: int = 0, *, done: Callable[[str], str]
+        self,
+        lvlm: Any,
+        task: Task[R],
+        at_once: int,
+        read_ahead: int = 0,
+        *,
+        done: Callable[[str], str],
     ) -> None:
         """Prepare a run; `read_ahead` more pictures are read while the answers about `at_once` are on their way."""
         super().__init__(lvlm, task, at_once, done=done)

@@ -112,7 +112,12 @@ class ChatTask(Task[Result]):
         return [Text(answer, look, seconds) for answer, look in zip(answers, looks, strict=True)]
 
     def _written(
-        self, lvlm: LoadedModel, jobs: Sequence[Job], inputs: Any, seeds: Sequence[int], trail: Trail | None = None
+        self,
+        lvlm: LoadedModel,
+        jobs: Sequence[Job],
+        inputs: Any,
+        seeds: Sequence[int],
+        trail: Trail | None = None,
     ) -> list[Answer]:
         """Return the texts as they are decoded; each ends when its request needs no further token."""
         see: Callable[..., None] | None = None

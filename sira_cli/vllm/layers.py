@@ -47,7 +47,14 @@ class Kind:
         """Return the contrast stream's layer, which knows itself by `name`."""
         raise NotImplementedError
 
-    def join(self, streams: Any, layer: Any, twin: Any, parent: nn.Module, key: str) -> None:
+    def join(
+        self,
+        streams: Any,
+        layer: Any,
+        twin: Any,
+        parent: nn.Module,
+        key: str,
+    ) -> None:
         """Make `parent`, which calls the layer as its submodule `key`, run both: rows `[N + M, ...]` in and out.
 
         Args:
@@ -95,7 +102,14 @@ class FullAttention(Kind):
         twin.kv_cache = torch.tensor([])
         return twin
 
-    def join(self, streams: Any, layer: Any, twin: Any, parent: nn.Module, key: str) -> None:
+    def join(
+        self,
+        streams: Any,
+        layer: Any,
+        twin: Any,
+        parent: nn.Module,
+        key: str,
+    ) -> None:
         """Put a module that runs both in the layer's place."""
         layer.use_direct_call = twin.use_direct_call = True  # an operator of ours is around them already
         parent._modules[key] = TwoStreams(streams, layer, twin)

@@ -49,7 +49,14 @@ class Recurrent(Kind):
         twin.kv_cache = (torch.tensor([]),)
         return twin
 
-    def join(self, streams: Any, layer: Any, twin: Any, parent: nn.Module, key: str) -> None:
+    def join(
+        self,
+        streams: Any,
+        layer: Any,
+        twin: Any,
+        parent: nn.Module,
+        key: str,
+    ) -> None:
         """Let the layer's core run both streams where the compiler does not look."""
         if _forward(layer) == WHOLE:
             both = Both(streams, _into(layer), _into(twin))

@@ -52,14 +52,16 @@ def asked_of(params: Any) -> dict[str, Any]:
     if not isinstance(given, dict) or not given or not given.keys() <= known:
         raise SettingsError(f'"{KEY}" of a request takes {{"alpha": NUMBER}} and nothing else; got {given!r}')
     if "alpha" in given:
-        given = {**given, "alpha": float(SiraConfig(alpha=given["alpha"]).alpha)}
+        alpha = SiraConfig(alpha=given["alpha"]).alpha
+        given = {**given, "alpha": float(alpha)}
     return given
 
 
 def alpha_of(params: Any, server: float) -> float:
     """Return the strength of a request's contrast; `server`: that of a request which asks for none."""
     asked = asked_of(params)
-    return VIEWS.get(asked.get("view", ""), float(asked.get("alpha", server)))
+    alpha = float(asked.get("alpha", server))
+    return VIEWS.get(asked.get("view", ""), alpha)
 
 
 class Row:
@@ -75,7 +77,8 @@ class Row:
         asked = asked_of(params)
         self.scores = float(asked.get("scores", math.nan))
         alone = "view" in asked or "rule" in asked
-        self.cut = server.beta is not None and not alone and alpha_of(params, server.alpha) != 0
+        contrasted = alpha_of(params, server.alpha) != 0
+        self.cut = server.beta is not None and contrasted and not alone
         self._method: Any = None
         if rule := asked.get("rule"):
             self._method = METHODS[rule["method"]].with_values(**rule["settings"])
@@ -86,7 +89,8 @@ class Row:
         self.changes = bool(self._method or self._forced or self._draw)
         if self._draw:
             self._random = torch.Generator().manual_seed(self._draw["seed"])
-            self._warpers = warpers(Generation(**{name: self._draw[name] for name in DRAW}))
+            settings = {name: self._draw[name] for name in DRAW}
+            self._warpers = warpers(Generation(**settings))
             self._drawn: list[torch.Tensor] = []
 
     def changed(self, logits: torch.Tensor, place: int) -> torch.Tensor:
@@ -104,11 +108,15 @@ class Row:
                 return logits
         if self._forced:
             forced = torch.full_like(logits, -torch.inf)
-            forced[:, self._forced[min(place, len(self._forced) - 1)]] = 0
+            last = len(self._forced) - 1
+            forced[:, self._forced[min(place, last)]] = 0
             return forced
         while len(self._drawn) <= place:
-            self._drawn.append(torch.rand((1,), generator=self._random, dtype=torch.float64))
-        return pick(self._warpers(_NO_IDS, logits.float()), self._drawn[place][None]).to(logits.dtype)
+            number = torch.rand((1,), generator=self._random, dtype=torch.float64)
+            self._drawn.append(number)
+        warped = self._warpers(_NO_IDS, logits.float())
+        picked = pick(warped, self._drawn[place][None])
+        return picked.to(logits.dtype)
 
 
 def _cut(left: torch.Tensor, z_full: torch.Tensor, beta: float) -> torch.Tensor:
@@ -117,8 +125,10 @@ def _cut(left: torch.Tensor, z_full: torch.Tensor, beta: float) -> torch.Tensor:
     Where none of the plausible tokens is left, those that are plausible among the rest stay, as in process.
     """
     plain = plausible(left, z_full, beta)
-    among = plausible(left, z_full.masked_fill(left.isneginf(), -torch.inf), beta)
-    return torch.where(plain.isneginf().all(dim=-1, keepdim=True), among, plain)
+    rest = z_full.masked_fill(left.isneginf(), -torch.inf)
+    among = plausible(left, rest, beta)
+    nothing = plain.isneginf().all(dim=-1, keepdim=True)
+    return torch.where(nothing, among, plain)
 
 
 class _Rows:
@@ -148,7 +158,8 @@ class _Rows:
             logits[cut] = _cut(logits[cut], z_full[cut], self.server.beta)
         for index, row in enumerate(rows):
             if row and row.changes and places[index] >= 0:  # or a prompt's chunk, whose logits nobody takes
-                logits[index : index + 1] = row.changed(logits[index : index + 1], places[index])
+                own = slice(index, index + 1)
+                logits[own] = row.changed(logits[own], places[index])
         return logits
 
     def row_of(self, params: Any) -> Row:
@@ -162,7 +173,8 @@ class _Rows:
 
         They take the places of two log-probabilities: a request asks for those of the tokens `SCORED`.
         """
-        asked = np.array([row.scores if row else math.nan for row in rows], dtype=np.float32)
+        alphas = [row.scores if row else math.nan for row in rows]
+        asked = np.array(alphas, dtype=np.float32)
         if np.isnan(asked).all():
             return output
         z_full, z_cf = self._both_streams()
@@ -194,7 +206,8 @@ class RequestRows(_Rows, LogitsProcessor):  # type: ignore[misc]  # vLLM is not 
         """Change the logits `[R, V]`, which `compute_logits` has contrasted."""
         slots = ctx.idx_mapping_np
         places = ctx.seq_lens_upper_bound_np[: len(slots)] - self._prompts[slots]
-        return self.change(logits, [self.rows.get(slot) for slot in slots.tolist()], places.tolist())
+        rows = [self.rows.get(slot) for slot in slots.tolist()]
+        return self.change(logits, rows, places.tolist())
 
 
 class ScoringSampler:
@@ -205,7 +218,9 @@ class ScoringSampler:
     def __call__(self, logits: torch.Tensor, input_batch: Any) -> Any:
         """Sample, and score what was sampled."""
         output = super().__call__(logits, input_batch)  # type: ignore[misc]
-        return self.sira.score(output, [self.sira.rows.get(slot) for slot in input_batch.idx_mapping_np.tolist()])
+        slots = input_batch.idx_mapping_np.tolist()
+        rows = [self.sira.rows.get(slot) for slot in slots]
+        return self.sira.score(output, rows)
 
 
 class RequestRowsV1(_Rows, V1LogitsProcessor):  # type: ignore[misc]
@@ -233,12 +248,15 @@ class RequestRowsV1(_Rows, V1LogitsProcessor):  # type: ignore[misc]
     def apply(self, logits: torch.Tensor) -> torch.Tensor:
         """Change the logits `[R, V]`, which `compute_logits` has contrasted."""
         known = self._known(len(logits))
-        return self.change(logits, [row for row, _ in known], [len(text) for _, text in known])
+        rows = [row for row, _ in known]
+        places = [len(text) for _, text in known]
+        return self.change(logits, rows, places)
 
     def sample(self, sampler: Any, logits: torch.Tensor, *how: Any, **more: Any) -> Any:
         """Let vLLM's sampler sample, and score what was sampled."""
         output = sampler(logits, *how, **more)
-        return self.score(output, [row for row, _ in self._known(len(logits))])
+        rows = [row for row, _ in self._known(len(logits))]
+        return self.score(output, rows)
 
     def _known(self, count: int) -> list[tuple[Row | None, list[int]]]:
         nobody: tuple[Row | None, list[int]] = None, []

@@ -88,7 +88,12 @@ class Step:
 
 
 def plan(
-    starts: Numbers, computed: Numbers, slots: Numbers | None, requests: Requests, prefilling: Numbers, width: int
+    starts: Numbers,
+    computed: Numbers,
+    slots: Numbers | None,
+    requests: Requests,
+    prefilling: Numbers,
+    width: int,
 ) -> Step:
     """Find the text rows of a forward.
 

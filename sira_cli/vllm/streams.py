@@ -383,7 +383,12 @@ def _places(model: nn.Module, caching: dict[str, Any]) -> dict[str, Place]:
 
 
 def _unfit(
-    model: Any, names: list[str], layers: dict[str, Any], places: Any, late: list[str], config: Any
+    model: Any,
+    names: list[str],
+    layers: dict[str, Any],
+    places: Any,
+    late: list[str],
+    config: Any,
 ) -> list[str]:
     """Say which layers cannot run two streams, by their first one of each kind."""
     found: dict[str, str] = {}

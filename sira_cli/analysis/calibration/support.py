@@ -85,7 +85,13 @@ class SupportReport(Report):
 
     @classmethod
     def of(
-        cls, source: Source, by: By, supports: Supports, pictures: int, failed: int = 0, unknown: int = 0
+        cls,
+        source: Source,
+        by: By,
+        supports: Supports,
+        pictures: int,
+        failed: int = 0,
+        unknown: int = 0,
     ) -> SupportReport:
         """Find the threshold.
 

@@ -191,7 +191,13 @@ class Recorder:
     """Makes the lines of one trace, of a prompt `[S]` without padding."""
 
     def __init__(
-        self, task: Trace, lvlm: LoadedModel, item: Item[list[Line]], shown: Shown, ids: Tensor, keep: Keep | None
+        self,
+        task: Trace,
+        lvlm: LoadedModel,
+        item: Item[list[Line]],
+        shown: Shown,
+        ids: Tensor,
+        keep: Keep | None,
     ) -> None:
         self._task = task
         self._lvlm = lvlm
