@@ -9,7 +9,6 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import json
-import platform
 from collections.abc import Mapping, Sequence
 from contextlib import closing
 from pathlib import Path
@@ -18,11 +17,13 @@ from typing import Any
 import torch
 import transformers
 
+from sira_cli.analysis.bench.measure import device_name
 from sira_cli.analysis.experiment import Units
 from sira_cli.analysis.sweep_report import SweepReport
 from sira_cli.demo.measure import FIGURES, SceneReport, load_methods, markdown, measure, read_figures, texts_of
 from sira_cli.demo.questions import SPLITS, Questions, held_out, mentions
 from sira_cli.demo.scenes import (
+    COUNTS,
     OBJECTS,
     PLACES,
     STRAY,
@@ -43,7 +44,7 @@ from tools.choose import FOLDER
 from tools.comparison import add_text_figures, kinds_f1
 from tools.language import TYPICAL_SHARE
 from tools.support import BATCH, from_json, measure_words, words_table
-from tools.texts import BLIND_QUESTIONS, OTHER_QUESTIONS
+from tools.texts import BLIND_QUESTIONS, NUMBER_WEIGHT, OTHER_QUESTIONS
 
 TRAINING = BUNDLED_FOLDER / "training.json"  # by `tools.train`
 CHOSEN = FOLDER / "sira.json"  # by `sira sweep`
@@ -65,11 +66,12 @@ do: it names objects typical of a place, whether they are in the picture or not.
 
 Scenes drawn by `sira_cli/demo`: {places} kinds of places, {objects} kinds of objects; no photographs, nothing from
 other sources. Typical objects of a place are present with a probability of up to {commonest:.0%}; an untypical object
-is in {stray:.0%} of the scenes. {weak:.0%} of the objects give weak evidence: small, faint or mostly hidden.
+is in {stray:.0%} of the scenes. {several:.0%} of the kinds have two or three objects, which stand side by side;
+{weak:.0%} of the single objects give weak evidence: small, faint or mostly hidden.
 The tower learns from scenes with broken co-occurrence, so that it sees the objects whatever the place; the decoder
-learns co-occurrence from scenes of which {odd:.0%} are broken. Training captions name every object in the picture;
-{typical:.0%} of the training questions about absent objects ask for objects typical of the place, the others for
-any object.
+learns co-occurrence from scenes of which {odd:.0%} are broken. Training captions name every object in
+the picture; {typical:.0%} of the training questions about absent objects ask for objects typical of the place, the
+others for any object.
 Seeds {training} train, {validation} validate, {test} test.
 
 ## Training
@@ -92,7 +94,8 @@ On {scenes:,} test scenes; in every second one the objects are not typical of th
 
 CHAIRs: share of captions that name an absent object. CHAIRi: share of named objects that are absent. Coverage: share
 of the scene's objects that are named. Instances: share of the named instances of the scene's objects that do not exist,
-such as a second bus. Broken: share of texts with a fault of grammar.
+such as a second bus. Broken: share of texts with a fault of grammar. Right: share of texts that are right but for
+absent objects: their grammar, place, numbers and colours, and nothing is named twice.
 
 {captions}
 
@@ -116,8 +119,8 @@ captions, ± half its 95 % interval.
 
 ## Limits
 
-It knows {objects} objects, {places} places and no photographs. Its English is that of its templates. It names some
-objects twice, and often mistakes left and right.
+It knows {objects} objects, {places} places and no photographs. Its English is that of its templates: it names objects
+in one order, and says nothing about where they are.
 
 ## Licence
 
@@ -144,6 +147,7 @@ def card(figures: dict[str, Any], sira: Any, training: dict[str, Any], choice: d
         places=len(PLACES),
         objects=len(OBJECTS),
         commonest=max(chance for place in PLACES.values() for chance in place.objects.values()),
+        several=1 - COUNTS[1],
         stray=STRAY,
         weak=WEAK,
         odd=recipe["odd_scenes"] / (recipe["odd_scenes"] + recipe["language_scenes"]),
@@ -159,7 +163,7 @@ def card(figures: dict[str, Any], sira: Any, training: dict[str, Any], choice: d
         sira=f"K = {sira.k} of {sira.layers} and alpha = {sira.preset.sira.alpha:g}",
         torch=torch.__version__,
         transformers=transformers.__version__,
-        machine=f"{platform.machine()}, {torch.get_num_threads()} threads",
+        machine=device_name(torch.device("cpu")),
         captions=report.captions_table(),
         outcomes=report.outcomes_line(),
         answers=answers_table(report),
@@ -178,19 +182,23 @@ def _training_lines(training: dict[str, Any]) -> list[str]:
     return [
         f"`python -m tools.train`, seed {recipe['seed']}, on {training['machine']}, torch {training['torch']}.",
         (
-            "Vision tower and projector, to recognise the objects and colours under each patch: "
+            "Vision tower and projector, to recognise the objects under each patch, their colours and numbers, and the "
+            "place: "
             f"{recipe['vision_steps']:,} steps of {recipe['vision_batch']} pictures, {minutes('vision')}."
         ),
-        f"The same, and in which row and column the patch is: {recipe['placing_steps']:,} steps, {minutes('placing')}.",
         (
             "Decoder, on the frozen image features: a caption of each picture, its kinds of objects as a JSON list, "
-            f"and {recipe['questions'] + OTHER_QUESTIONS} questions about it, and, as large models learn from texts "
-            f"too, a caption of another scene and {BLIND_QUESTIONS} questions about that without a picture: "
+            f"and {recipe['questions'] + OTHER_QUESTIONS} questions about it; as large models learn from texts too, a "
+            f"caption of another scene and {BLIND_QUESTIONS} questions about that without a picture; and a caption "
+            "whose picture is hidden from a random layer on. What says how many there are of an object has "
+            f"{NUMBER_WEIGHT:g} times the weight: "
             f"{recipe['language_steps']:,} steps of {recipe['language_batch']} pictures, {minutes('language')}."
         ),
         (
-            f"The decoder again, with {recipe['balancing_odd']:.0%} of the scenes of broken co-occurrence: "
-            f"{recipe['balancing_steps']:,} steps, {minutes('balancing')}."
+            "The decoder again, and of the captions that see the picture in early layers only each is of another "
+            "scene, so that late layers which do not see a picture say what is typical, as SIRA expects it of large "
+            f"models: {recipe['late_steps']:,} steps, {minutes('late')}, with labels smoothed by "
+            f"{recipe['late_smoothing']:g}. The weights are the mean of those before and after these steps."
         ),
     ]
 

@@ -25,6 +25,7 @@ IMAGE_TOKENS = (IMAGE_SIDE // PATCH_SIDE) ** 2
 IMAGE_MEAN = (0.48145466, 0.4578275, 0.40821073)
 IMAGE_STD = (0.26862954, 0.26130258, 0.27577711)
 WIDTH = 192
+LAYERS = 8  # of the decoder
 
 
 def make_tokenizer() -> PreTrainedTokenizerFast:
@@ -49,8 +50,14 @@ def make_tokenizer() -> PreTrainedTokenizerFast:
     )
 
 
+def first_token(tokenizer: Any, word: str) -> int:
+    """Return the first token of a word inside a sentence."""
+    token: int = tokenizer(f" {word}", add_special_tokens=False).input_ids[0]
+    return token
+
+
 def make_model(tokenizer: PreTrainedTokenizerFast, seed: int) -> Any:
-    """Make the untrained model, in float32: CLIP tower of 4 layers, projector, Llama decoder of 8."""
+    """Make the untrained model, in float32: CLIP tower of 4 layers, projector, Llama decoder."""
     config = LlavaConfig(
         vision_config={
             "model_type": "clip_vision_model",
@@ -68,7 +75,7 @@ def make_model(tokenizer: PreTrainedTokenizerFast, seed: int) -> Any:
             "vocab_size": len(tokenizer),
             "hidden_size": WIDTH,
             "intermediate_size": 448,
-            "num_hidden_layers": 8,
+            "num_hidden_layers": LAYERS,
             "num_attention_heads": 3,  # of 64, the smallest that vLLM takes on a CPU
             "num_key_value_heads": 3,
             "max_position_embeddings": 1024,

@@ -28,7 +28,7 @@ from sira_cli.run.lvlm import load
 
 FOLDER = Path(__file__).parent / "compared"
 FILE = FOLDER / "settings.yaml"
-SCENES = 160  # SIRA's K and alpha, by `sira sweep`: the first 640
+SCENES = 64  # SIRA's K and alpha, by `sira sweep`: the first 320
 FIGURES = ("CHAIRs", "CHAIRi", "coverage", "words", ADVERSARIAL)
 # What makes a method strong, from mild to strong: 1/4, 1/2, 1 and 2 of the authors' distance from the value that does
 # nothing, which is 0, and 1 of PAI's gamma and VAF's factors. Of DoLa's cut-off it is the logarithm that is multiplied.

@@ -29,11 +29,11 @@ from sira_cli.methods import METHODS, find
 from sira_cli.models.preset import read_value
 from sira_cli.run.lvlm import Lvlm, load
 from tools.choose import FOLDER, STRENGTHS, Chosen, method_of, read_chosen
-from tools.grammar import instances, is_broken
+from tools.grammar import instances, is_broken, is_right_about_present
 
 FILE = FOLDER / "figures.json"
-FIGURES = ("CHAIRs", "CHAIRi", "coverage", "F1", "instances", "broken", "words", "adversarial accuracy")
-DENOMINATORS = {**CAPTION_DENOMINATORS, "instances": ("instances",), "broken": ("captions",)}
+FIGURES = ("CHAIRs", "CHAIRi", "coverage", "F1", "instances", "broken", "right", "words", "adversarial accuracy")
+DENOMINATORS = {**CAPTION_DENOMINATORS, "instances": ("instances",), "broken": ("captions",), "right": ("captions",)}
 # Where settings come from: chosen on validation scenes, they fulfil the rule or miss it by the least; an earlier
 # rule chose them; or nothing was chosen.
 VALIDATION = "validation"
@@ -85,7 +85,8 @@ class Comparison:
             f"In percent, on {self.report.scenes:,} scenes: {first}'s figures, then paired differences from them, ± "
             "half their 95 % interval; ≈: no difference shown. CHAIRi: of the objects named, those not in the picture. "
             "Coverage: of the scene's objects, those named. F1: of the kinds of objects named. Instances: more of a "
-            "kind than there are. Broken: texts with a fault of grammar, articles or numbers. "
+            "kind than there are. Broken: texts with a fault of grammar. Right: texts that are right but for absent "
+            "objects: grammar, place, numbers, colours, and nothing named twice. "
             f"Time: of a caption, relative to {first}'s, median of {self.timed}. ¹ The authors' settings. "
             "² No setting fulfils the rule: this one misses it by the least. ³ Chosen by an earlier rule."
         )
@@ -149,18 +150,20 @@ def caption_seconds(ways: Mapping[str, Callable[[Any], object]], scenes: Sequenc
 
 
 def text_counts(scene: Scene, text: str) -> Counts:
-    """Count the mentions, the kinds, the instances and the faults of a caption."""
+    """Count the mentions, the kinds, the instances and the faults of a caption, and whether it is right."""
     named, extra = instances(scene, text)
     own = {"kinds": len({name for _, _, name in mentions(text)}), "instances": named, "extra instances": extra}
-    return caption_counts(scene, text) | own | {"broken": int(is_broken(text))}
+    checked = {"broken": int(is_broken(text)), "right": int(is_right_about_present(scene, text))}
+    return caption_counts(scene, text) | own | checked
 
 
 def text_figures(total: Mapping[str, float]) -> dict[str, float]:
-    """Return the figures of captions, and those of their faults, in percent."""
+    """Return the figures of captions, those of their faults, and how many are right, in percent."""
     return caption_figures(total) | {
         **kinds_f1(total),
         "instances": 100 * ratio(total["extra instances"], total["instances"]),
         "broken": 100 * ratio(total["broken"], total["captions"]),
+        "right": 100 * ratio(total["right"], total["captions"]),
     }
 
 

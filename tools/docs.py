@@ -247,13 +247,6 @@ def methods_figures() -> str:
     return chosen + "\n\n" + _narrow(comparison.Comparison.read().tables(), without=("CHAIRs", "words"))
 
 
-def later_figures() -> str:
-    """Return figures of methods whose settings were chosen later, on fewer scenes."""
-    later = comparison.Comparison.read(FOLDER / "figures-250.json")
-    hidden = ("CHAIRs", "F1", "words", "adversarial accuracy")
-    return f"On the first {later.report.scenes} test scenes:\n\n" + _narrow(later.table(), without=hidden)
-
-
 def second_look_cost() -> str:
     """Return the cost of a second look in a folder, compared with the captions alone."""
     seconds = _record("cpu-demo-captions")["seconds"][str(speed.BATCH)]
@@ -294,8 +287,8 @@ def example() -> str:
     picture = picture.replace("scene-", "examples/scene-").replace(">", f' alt="The picture: a drawn {place}">')
     texts = [re.sub(r"\*\*(.+?)\*\*", r"**[\1]**", text) for text in texts]
     legend = (
-        "**[In brackets]**: not in the picture. By the small model in the package, which often mistakes left and right."
-        f" In scene {number} greedy decoding names an absent object and SIRA makes no mistake: the first such scene "
+        "**[In brackets]**: not in the picture. By the small model in the package. In scene "
+        f"{number} greedy decoding names an absent object and SIRA makes no mistake: the first such scene "
         "([the first 20](examples/README.md))."
     )
     table = "| picture | greedy decoding | SIRA |\n|---|---|---|\n| " + " | ".join([picture, *texts]) + " |"
@@ -312,6 +305,7 @@ def effect() -> str:
         "coverage": "objects that are named (coverage)",
         "instances": "more of a kind than there are",
         "broken": "broken texts",
+        "right": "right, but for absent objects",
     }
     rows = [["captions by", *heads.values(), "time: one picture", f"a folder, `-b {speed.BATCH}`"]]
     best = "greedy, [best of 5](docs/truth.md#the-best-of-several-captions) (`--verify best`)"

@@ -26,8 +26,8 @@ PAGE = """\
 # Pictures to try
 
 The first {count} test scenes from number {first:,} on; none is left out. The last row is README's example: the first
-such scene where greedy decoding names an absent object and SIRA's caption is right throughout, with its sides, numbers
-and colours. The bundled model has not seen them, and no figure of its card is measured on them.
+such scene where greedy decoding names an absent object and SIRA's caption is right throughout, with its numbers and
+colours. The bundled model has not seen them, and no figure of its card is measured on them.
 `python -m tools.examples` draws them and writes this page.
 
 ```

@@ -37,7 +37,7 @@ from tools.comparison import BATCH, DENOMINATORS, SEEDS, caption_seconds, differ
 FILE = FOLDER / "looks.json"
 METHODS = ("greedy", "sira")
 WAYS = ("", "flag", "random", "best", "guide")  # the method alone first
-FIGURES = ("CHAIRi", "coverage", "F1", "instances", "broken", "words")
+FIGURES = ("CHAIRi", "coverage", "F1", "instances", "broken", "right", "words")
 TEXTS = {  # what a row of the table is about
     "": "{method}",
     "flag": "{method}, without marked objects (`flag`)",

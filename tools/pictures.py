@@ -13,10 +13,13 @@ import numpy as np
 import torch
 from PIL import Image
 
-from sira_cli.demo.scenes import COLORS, OBJECTS, SIDE, TRAINING_SEEDS, Scene, make_scene, render
+from sira_cli.demo.questions import NUMBERS
+from sira_cli.demo.scenes import COLORS, OBJECTS, PLACES, SIDE, TRAINING_SEEDS, Scene, make_scene, render
 from tools.checkpoint import IMAGE_MEAN, IMAGE_SIDE, IMAGE_STD, IMAGE_TOKENS
 
-LABELS = len(OBJECTS) + len(COLORS) + 1  # per patch: each object, each colour, "the middle of something"
+# Of a patch: kinds under it, their colours, how many of each there are, and the place if most of it is background.
+LABEL_WORDS = (*OBJECTS, *COLORS, *NUMBERS[1:], *PLACES)
+LABELS = len(LABEL_WORDS)
 GRID = math.isqrt(IMAGE_TOKENS)  # patches in a row, and in a column
 MIN_PATCH_SHARE = 0.05  # share of a patch that an object must cover to count as under it
 
@@ -88,13 +91,12 @@ def patch_labels(scene: Scene, seen: np.ndarray) -> np.ndarray:
     patch = SIDE // GRID
     under = seen.reshape(GRID, patch, GRID, patch).transpose(0, 2, 1, 3).reshape(IMAGE_TOKENS, -1)
     labels = np.zeros((IMAGE_TOKENS, LABELS), bool)
-    names, colors = list(OBJECTS), list(COLORS)
+    labels[(under == 0).mean(axis=1) > 0.5, LABEL_WORDS.index(scene.place)] = True
+    objects = scene.objects
     for index, thing in enumerate(scene.things, start=1):
         covered = (under == index).mean(axis=1) >= MIN_PATCH_SHARE
-        labels[covered, names.index(thing.name)] = True
-        labels[covered, len(names) + colors.index(thing.color)] = True
-        x, y = (thing.box[0] + thing.box[2]) // 2, (thing.box[1] + thing.box[3]) // 2
-        labels[(y // patch) * GRID + x // patch, -1] = True
+        for word in (thing.name, thing.color, NUMBERS[len(objects[thing.name])]):
+            labels[covered, LABEL_WORDS.index(word)] = True
     return labels
 
 

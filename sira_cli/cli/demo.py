@@ -122,6 +122,7 @@ CHAIRi: share of named objects that are not in the scene.
 coverage: share of the scene's objects that are named. ±: half a 95 % interval; all but words in percent.
 instances: share of the named instances of the scene's objects that do not exist, such as a second bus.
 broken: share of captions with a fault of grammar.
+right: share of captions that are right but for absent objects: numbers, colours, grammar, nothing named twice.
 In every second scene the objects are unusual for the place.
 
 Next:

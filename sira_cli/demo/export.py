@@ -222,9 +222,13 @@ def _relations(scene: Scene) -> Iterator[Query]:
     left = []
     right = []
     for name, things in scene.objects.items():
-        if len(things) == 1 and things[0].where == "left":
+        if len(things) > 1:
+            continue
+        x0, _, x1, _ = things[0].box
+        middle = (x0 + x1) / 2
+        if middle < SIDE / 3:
             left.append(name)
-        elif len(things) == 1 and things[0].where == "right":
+        elif middle > SIDE * 2 / 3:
             right.append(name)
     if left and right:
         yield Query("discriminative-relation", f"Is the {left[0]} to the left of the {right[0]} in this image?", True)

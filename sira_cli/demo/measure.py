@@ -28,7 +28,7 @@ FIGURES = Path(__file__).with_name("figures.json")  # not in the folder of the c
 BATCH = 50  # captions decoded together, and half of the answers
 CAPTIONS = "captions"  # the group of captions, next to the splits of questions
 CAPTION_FIGURES = ("CHAIRs", "CHAIRi", "coverage", "words")
-FAULTS = ("instances", "broken")  # of captions; only `tools` measures them
+CHECKED = ("instances", "broken", "right")  # of captions; only `tools` measures them
 MAIN_FIGURES = (*CAPTION_FIGURES, *(f"{split} accuracy" for split in SPLITS))
 
 Tallies = Mapping[str, Mapping[str, Tally]]  # by group and method
@@ -114,7 +114,12 @@ def unit(lvlm: Lvlm, scene: Scene, questions: Sequence[SceneQuestion]) -> str:
 
 
 def count(
-    tallies: Tallies, method: str, scene: Scene, caption: str, questions: Sequence[SceneQuestion], answers: list[str]
+    tallies: Tallies,
+    method: str,
+    scene: Scene,
+    caption: str,
+    questions: Sequence[SceneQuestion],
+    answers: list[str],
 ) -> None:
     """Count one method's texts about one scene."""
     picture = str(scene.seed)
@@ -175,8 +180,8 @@ class SceneReport:
         return TypeAdapter(cls).validate_python(content)
 
     def captions_table(self) -> str:
-        """Return CHAIRs, CHAIRi (lower is better), coverage, length and the faults that `tools` counts, in Markdown."""
-        return self.table((*CAPTION_FIGURES, *FAULTS))
+        """Return CHAIRs, CHAIRi (lower is better), coverage, length and what `tools` checked, in Markdown."""
+        return self.table((*CAPTION_FIGURES, *CHECKED))
 
     def table(self, names: Sequence[str] = MAIN_FIGURES) -> str:
         """Return some figures in Markdown; by default those of captions, and the accuracy in each split."""

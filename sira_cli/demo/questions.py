@@ -17,6 +17,7 @@ import numpy as np
 from sira_cli.analysis.questions import Question, QuestionSet
 from sira_cli.demo.scenes import (
     OBJECTS,
+    PLACES,
     TRAINING_SEEDS,
     VALIDATION_SEEDS,
     Scene,
@@ -33,18 +34,19 @@ SPLITS: tuple[Split, ...] = ("random", "popular", "adversarial")
 PER_ANSWER = 3  # questions about present objects, and per split about absent ones
 SWEPT = 200  # validation scenes in a sweep, unless a limit is given
 NUMBERS = ("no", "one", "two", "three")
-_OPENINGS = (
+OPENINGS = (
     "The image shows {a} {place}.",
     "This is a picture of {a} {place}.",
-    "The picture was taken in {a} {place}.",
+    "The picture was taken {preposition} {a} {place}.",
 )
 
 
 def caption(scene: Scene, rng: np.random.Generator) -> str:
-    """Write two to five sentences that name every kind of object, the most conspicuous first."""
-    groups = [scene.objects[name] for name in by_salience(scene)]
-    opening = choose(rng, _OPENINGS)
-    sentences = [opening.format(a=article(scene.place), place=scene.place)]
+    """Write two to five sentences that name every kind of object, in the order of `kinds_in_order`."""
+    groups = [scene.objects[name] for name in kinds_in_order(scene)]
+    opening = choose(rng, OPENINGS)
+    preposition = PLACES[scene.place].preposition
+    sentences = [opening.format(preposition=preposition, a=article(scene.place), place=scene.place)]
     while groups:
         sentences_left = 5 - len(sentences)
         fewest = 2 if len(groups) > sentences_left else 1
@@ -54,17 +56,12 @@ def caption(scene: Scene, rng: np.random.Generator) -> str:
     return " ".join(sentences)
 
 
-def by_salience(scene: Scene) -> list[str]:
-    """Return the kinds of objects in a scene, the most conspicuous first."""
+def kinds_in_order(scene: Scene) -> list[str]:
+    """Return the kinds of objects in a scene, in the world's order: one that is the same for all scenes.
 
-    def salience(name: str) -> float:
-        total = 0.0
-        for thing in scene.objects[name]:
-            x0, y0, x1, y1 = thing.box
-            total += thing.strength * (x1 - x0) * (y1 - y0)
-        return total
-
-    return sorted(scene.objects, key=salience, reverse=True)
+    So a text that goes on says nothing twice. A small model that may name objects in any order does not learn it.
+    """
+    return [name for name in OBJECTS if name in scene.objects]
 
 
 def contents(scene: Scene) -> str:
@@ -93,28 +90,24 @@ def mentions(text: str) -> list[tuple[int, int, str]]:
 def _sentence(groups: list[list[SceneObject]], rng: np.random.Generator) -> str:
     """Return a sentence that names groups of objects.
 
-    All begin with There, so that one choice between two tokens decides whether the text ends: many openings would each
-    be less probable than the end. For the same reason a name precedes its colour: one token decides the object.
+    All begin with There is, so that one choice between two tokens decides whether the text ends: many openings would
+    each be less probable than the end. For the same reason a name precedes its number and its colour: one token decides
+    the object.
     """
     first = groups[0]
-    verb = "are" if len(first) > 1 else "is"
     also = "also " if rng.random() < 0.25 else ""
+    verb = "are" if len(first) > 1 else "is"
     color = f", which {verb} {first[0].color}" if len(groups) == 1 else ""
-    phrases = " and ".join(map(_phrase, groups))
-    return f"There {verb} {also}{phrases}{color}."
+    phrases = list(map(_phrase, groups))
+    joint = ", and " if "," in phrases[0] else " and "
+    return f"There is {also}{joint.join(phrases)}{color}."
 
 
 def _phrase(things: list[SceneObject]) -> str:
-    """Return a phrase for the objects of a kind: where the only one is, or their number."""
-    thing = things[0]
-    if len(things) == 1:
-        return f"{article(thing.name)} {thing.name} {place_of(thing)}"
-    return f"{NUMBERS[len(things)]} {OBJECTS[thing.name].plural}"
-
-
-def place_of(thing: SceneObject) -> str:
-    """Return where in the picture a thing is."""
-    return "in the middle" if thing.where == "middle" else f"on the {thing.where}"
+    """Return a phrase for the objects of a kind: `a car`, or `a car, one of two`."""
+    name = things[0].name
+    number = f", one of {NUMBERS[len(things)]}" if len(things) > 1 else ""
+    return f"{article(name)} {name}{number}"
 
 
 def choose(rng: np.random.Generator, among: Sequence[str]) -> str:

@@ -3,7 +3,7 @@
 The kinds of places and objects lie in `world.json`: a glyph is a list of shapes in a unit square (x to the right, y
 down), drawn in order. A shape's tone is `main` (the object's colour), `dark` or `light` (shades of it), or a fixed one.
 A seed decides a scene. As in photographs, evidence is sometimes weak: an object may be small, faint, or mostly hidden
-by another. It still counts as in the picture.
+by another. It still counts as in the picture. Several objects of a kind stand side by side, in full view.
 """
 
 from __future__ import annotations
@@ -22,7 +22,6 @@ from sira_cli.pictures.picture import Picture, Source
 
 SIDE = 384  # pixels
 MOST_COLORS = 4_000  # of a picture that may be a scene; 300 test scenes have up to 1,135
-Where = Literal["left", "middle", "right"]
 FORMS = ("rect", "ellipse", "polygon", "line")
 Rgb = tuple[int, int, int]
 Rng = np.random.Generator
@@ -36,10 +35,13 @@ TEST_SEEDS = range(2_000_000, 3_000_000)
 MIN_KINDS, MAX_KINDS = 3, 7
 STRAY = 0.2  # share of scenes with an object that does not belong there
 WEAKNESSES = ("none", "small", "faint", "hidden")
-WEAK = 0.3  # share of objects that give weak evidence
+WEAK = 0.35  # share of single objects that give weak evidence
+COUNTS = {1: 0.8, 2: 0.14, 3: 0.06}  # of a kind: number and its probability
 KEPT = 0.25  # factor on a typical object's probability where co-occurrence is broken
 SCALES = (0.75, 1.15)  # smallest and largest, of a kind's size
 SMALL_SCALES = (0.32, 0.55)
+GAP = 0.12  # between neighbours of a kind, as a share of one's width
+WIDEST = 0.6  # row of a kind, as a share of the picture's side
 FAINT = (0.12, 0.35)  # smallest and largest opacity
 SPOTS = 12  # that are tried for each object
 MIN_VISIBLE = 0.15  # share of an object's box that must be visible; otherwise the object is left out
@@ -76,6 +78,7 @@ class Place:
     below: Rgb  # of the floor or ground
     horizon: float  # the border between them, from the top, as a share of the height
     marks: tuple[Shape, ...]  # other parts of the background; not objects
+    preposition: str = "in"  # a picture was taken `in` a kitchen, `on` a farm
 
 
 def _read(row: dict[str, Any]) -> dict[str, Any]:
@@ -111,14 +114,6 @@ class SceneObject:
     box: Box
     strength: float = 1.0
 
-    @property
-    def where(self) -> Where:
-        """The third of the picture that holds its middle."""
-        thirds: tuple[Where, ...] = ("left", "middle", "right")
-        x0, _, x1, _ = self.box
-        third = int(3 * (x0 + x1) / 2 / SIDE)
-        return thirds[min(2, third)]
-
 
 @dataclass(frozen=True)
 class Scene:
@@ -138,21 +133,34 @@ class Scene:
         return found
 
 
+@dataclass(frozen=True)
+class _Group:
+    """The objects of a kind that a scene is to hold."""
+
+    name: str
+    color: str
+    count: int
+    weakness: str  # one of `WEAKNESSES`
+
+
 def make_scene(seed: int, broken: bool = False) -> Scene:
     """Make the scene of a seed. With `broken`, typical objects are rare and others take their places."""
     rng = np.random.default_rng([seed, broken])
     place = str(rng.choice(list(PLACES)))
     weak_chances = [1 - WEAK, WEAK / 3, WEAK / 3, WEAK / 3]
-    things: list[SceneObject] = []
+    groups: list[_Group] = []
     for name in _pick_objects(rng, place, broken):
         colors = list(OBJECTS[name].colors)
         chances = np.ones(len(colors))
         chances[0] = 2.0
         color = str(rng.choice(colors, p=chances / chances.sum()))
-        count = int(rng.choice([1, 2, 3], p=[0.8, 0.14, 0.06]))
-        weakness = str(rng.choice(WEAKNESSES, p=weak_chances))
-        for _ in range(count):
-            _put(rng, things, name, color, weakness, PLACES[place].horizon)
+        count = int(rng.choice(list(COUNTS), p=list(COUNTS.values())))
+        weakness = "none" if count > 1 else str(rng.choice(WEAKNESSES, p=weak_chances))
+        groups.append(_Group(name, color, count, weakness))
+    groups.sort(key=lambda group: group.count > 1)  # nothing is put over several of a kind but others like them
+    things: list[SceneObject] = []
+    for group in groups:
+        _put(rng, things, group, PLACES[place].horizon)
     return Scene(seed, place, tuple(_visible(things)), broken)
 
 
@@ -219,24 +227,42 @@ def _pick_objects(rng: Rng, place: str, broken: bool) -> list[str]:
     return [str(name) for name in rng.permutation(chosen)]
 
 
-def _put(rng: Rng, things: list[SceneObject], name: str, color: str, weakness: str, horizon: float) -> None:
-    """Add an object where the others stay visible; a hidden object is put under an earlier one.
+def _put(rng: Rng, things: list[SceneObject], group: _Group, horizon: float) -> None:
+    """Add objects of a kind where the others stay visible; a hidden object is put under an earlier one.
 
     The order of the random draws decides the scene of a seed.
 
     Args:
         rng: draws size, opacity and places.
         things: the scene's objects so far, from back to front.
-        name: the kind of object.
-        color: its colour.
-        weakness: one of `WEAKNESSES`; the first object cannot be hidden.
+        group: what to add: one object, or several side by side; the first object of a scene cannot be hidden.
         horizon: the place's, as a share of the height.
     """
-    kind = OBJECTS[name]
-    scale = rng.uniform(*(SMALL_SCALES if weakness == "small" else SCALES))
-    strength = float(rng.uniform(*FAINT)) if weakness == "faint" else 1.0
+    kind = OBJECTS[group.name]
+    scale = rng.uniform(*(SMALL_SCALES if group.weakness == "small" else SCALES))
+    strength = float(rng.uniform(*FAINT)) if group.weakness == "faint" else 1.0
+    widths = group.count + GAP * (group.count - 1)  # of the row, in widths of one
+    if group.count > 1:
+        scale = min(scale, WIDEST / (kind.size[0] * widths))
     width, height = (max(10, round(side * scale * SIDE)) for side in kind.size)
-    is_hidden = weakness == "hidden" and len(things) > 0
+    is_hidden = group.weakness == "hidden" and len(things) > 0
+    x0, y0, _, y1 = _free_box(rng, things, kind, horizon, (round(widths * width), height), is_hidden)
+    for number in range(group.count):
+        left = x0 + round(number * (1 + GAP) * width)
+        thing = SceneObject(group.name, group.color, (left, y0, left + width, y1), strength)
+        things.insert(0 if is_hidden else len(things), thing)
+
+
+def _free_box(
+    rng: Rng,
+    things: list[SceneObject],
+    kind: Kind,
+    horizon: float,
+    size: tuple[int, int],
+    is_hidden: bool,
+) -> Box:
+    """Return the box of a width and height that suits best among `SPOTS` that are tried."""
+    width, height = size
     boxes = []
     for _ in range(SPOTS):
         if is_hidden:
@@ -246,9 +272,7 @@ def _put(rng: Rng, things: list[SceneObject], name: str, color: str, weakness: s
         x0 = round(min(max(middle - width / 2, 0), SIDE - width))
         y0 = round(min(max(foot - height, 0), SIDE - height))
         boxes.append((x0, y0, x0 + width, y0 + height))
-    best = min(boxes, key=lambda box: _misfit(box, things, is_hidden))  # the first of equal ones
-    thing = SceneObject(name, color, best, strength)
-    things.insert(0 if is_hidden else len(things), thing)
+    return min(boxes, key=lambda box: _misfit(box, things, is_hidden))
 
 
 def _spot_under(rng: Rng, things: list[SceneObject]) -> tuple[float, float]:

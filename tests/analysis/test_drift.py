@@ -104,7 +104,7 @@ def lvlm():
 
 @torch.no_grad()
 def test_blur_and_shuffle_are_the_plain_model_on_other_pictures(lvlm):
-    prompt, picture = "Is there a tree in the image?", example(0)
+    prompt, picture = "Please describe this image in detail.", example(0)
     measured = measure_drift(lvlm, picture, prompt)
 
     def plain(shown: Image.Image) -> LastRow:

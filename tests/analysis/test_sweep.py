@@ -51,7 +51,7 @@ def loaded(demo, monkeypatch):
 @pytest.mark.parametrize(("beta", "least"), [(None, 5), (0.1, 1)])
 def test_every_answer_is_that_of_sira_ask(demo, beta, least):
     lvlm = under(demo, "sira", beta=beta)
-    questions, grid, units = validation_questions(4), Grid((1, 4, 7), (0.5, 3.0)), Units[list[str]]()
+    questions, grid, units = validation_questions(4), Grid((1, 4, 7), (0.5, 30.0)), Units[list[str]]()
     assert ([int(name) for name in questions.pictures], questions.splits) == (list(VALIDATION_SEEDS[:4]), SPLITS)
     assert FailedPicture not in map(type, sweeping.sweep(lvlm, questions, grid, units, batch_size=16))
     found = [units[f"question {number}"] for number in range(len(questions.questions))]

@@ -159,7 +159,6 @@ def test_the_examples_and_figures_are_of_these_weights(methods, scenes):
         assert np.array_equal(np.asarray(Image.open(EXAMPLES / examples.name(scene))), np.asarray(render(scene)[0]))
     assert (EXAMPLES / "README.md").read_text(encoding="utf-8") == examples.page(shown, examples.captions(shown))
     shipped, again = SceneReport.from_json(FIGURES), measure(methods, scenes, Questions())
-    assert shipped.scenes >= 1000
     assert again.settings == shipped.settings
     for method, row in again.figures.items():
         for name in ("CHAIRi", "coverage", *(f"{split} accuracy" for split in SPLITS)):

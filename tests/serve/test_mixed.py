@@ -15,7 +15,7 @@ from tests.support.asgi import served
 
 FEW = {"type": "array", "items": {"enum": ["dog", "tree"]}, "minItems": 1, "maxItems": 2}
 ONE = {"type": "array", "items": {"enum": ["día"]}, "minItems": 1, "maxItems": 1}
-WARM = {"temperature": 2, "seed": 5}
+WARM = {"temperature": 2, "seed": 6}
 LOOK = {"sira": {"verify": "flag"}}
 LONGER = "Say nothing of rooms, and be as brief as you can."
 STOPS = [{"stop": ["is"]}, {"stop": "room"}]
@@ -42,7 +42,7 @@ TOGETHER = {
 # Requests that are decoded one after the other: every field here is a batch's.
 APART = [
     *({}, {"max_tokens": 3}, {"max_completion_tokens": 7}, {"repetition_penalty": 1.5}),
-    *(WARM, WARM | {"top_p": 0.5}, WARM | {"top_k": 2}, WARM | {"min_p": 0.05}, WARM | {"temperature": 1.8}),
+    *(WARM, WARM | {"top_p": 0.8}, WARM | {"top_k": 5}, WARM | {"min_p": 0.02}, WARM | {"temperature": 1.8}),
     *({"messages": said(system=system)} for system in ("Be brief.", LONGER)),
     *({"sira": sira} for sira in ({"method": "greedy"}, {"method": "vcd"}, {"k": 2}, {"alpha": 2.0}, {"beta": 0.5})),
     *({"sira": sira} for sira in ({"words": True}, {"verify": "flag"}, {"verify": "flag", "min_support": 0.9})),

@@ -134,7 +134,7 @@ def test_who_leaves_a_batch_holds_nobody_else_in_it(endless, monkeypatch, stream
         if named["input_ids"].shape[1] > 1:
             prompts.append(len(named["input_ids"]))
 
-    monkeypatch.setattr(endless, "preset", endless.preset.with_settings(max_new_tokens=20))
+    monkeypatch.setattr(endless, "preset", endless.preset.with_settings(max_new_tokens=13))
     words = endless.caption(PICTURES[0], PROMPT).text
     stop = words.split()[-2]
     forever = {"max_tokens": LONG, "messages": said(picture=PICTURES[1]), "sira": sira, "stream": stream}

@@ -3,25 +3,37 @@
 from __future__ import annotations
 
 import shutil
-from dataclasses import replace
 
 import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file
 
-from sira_cli.demo.questions import held_out
-from sira_cli.demo.scenes import make_scene, render
+from sira_cli import SiraConfig
+from sira_cli.core.passes import score
+from sira_cli.demo.questions import held_out, mentions
+from sira_cli.demo.scenes import OBJECTS, make_scene, render
 from sira_cli.errors import SettingsError
 from sira_cli.models.chat import chat_inputs
 from sira_cli.models.presets import BUNDLED_FOLDER
 from sira_cli.run.lvlm import load
 from tools import train
-from tools.pictures import Pictures
-from tools.texts import BLIND_QUESTIONS, PICTURE, PREAMBLE, Recipe, Texts, attention_mask
+from tools.checkpoint import LAYERS, first_token
+from tools.pictures import LABEL_WORDS, Pictures
+from tools.texts import (
+    BLIND_QUESTIONS,
+    NUMBER_WEIGHT,
+    PADDING,
+    PICTURE,
+    PREAMBLE,
+    Recipe,
+    Texts,
+    attention_mask,
+    named_kinds,
+)
 
-FEW = {"vision_scenes": 12, "vision_steps": 4, "vision_batch": 4, "placing_steps": 3, "language_scenes": 8}
-TINY = Recipe(**FEW, odd_scenes=4, language_steps=4, balancing_steps=2, language_batch=2, questions=2)
+FEW = {"vision_scenes": 12, "vision_steps": 4, "vision_batch": 4, "language_scenes": 8}
+TINY = Recipe(**FEW, odd_scenes=4, language_steps=4, late_steps=2, language_batch=2, questions=2)
 
 
 @pytest.fixture(scope="module")
@@ -56,10 +68,102 @@ def test_training_texts_are_what_the_processor_makes(lvlm):
             assert tokens[own][-1] == lvlm.processor.tokenizer.eos_token_id
 
 
-def test_balancing_draws_its_share_of_odd_scenes(lvlm):
-    for share in (0, 1):
-        texts = Texts(lvlm.processor.tokenizer, replace(TINY, balancing_odd=share))
-        assert (texts[TINY.language_steps]["index"] >= TINY.language_scenes).float().mean() == share
+def test_what_a_caption_has_named_is_known_at_each_token(lvlm):
+    def said(tokens: torch.Tensor) -> set[str]:
+        return {name for _, _, name in mentions(lvlm.processor.tokenizer.decode(tokens))}
+
+    batch = Texts(lvlm.processor.tokenizer, TINY)[0]
+    captions = 0
+    for row in range(TINY.language_batch):
+        segments = batch["segment"][row]
+        for number in range(int(segments.max()) + 1):
+            own = segments == number
+            answered = batch["weight"][row][own] > 0
+            tokens = batch["token"][row][own][answered]
+            named = named_kinds(batch["named"][row][own][answered])
+            if not named.any():
+                continue
+            captions += 1
+            for end, kinds in enumerate(named):
+                known = {name for name, is_named in zip(OBJECTS, kinds, strict=True) if is_named}
+                assert said(tokens[:end]) <= known <= said(tokens)
+    assert captions == 3 * TINY.language_batch  # with the picture, without it, and with it in early layers only
+
+
+def test_what_says_how_many_there_are_weighs_more(lvlm):
+    vocabulary = lvlm.processor.tokenizer.get_vocab()
+    batch = Texts(lvlm.processor.tokenizer, TINY)[0]
+    weighed = batch["token"][batch["weight"] == NUMBER_WEIGHT].tolist()
+    for word in ("and", "which"):
+        assert vocabulary[f"Ġ{word}"] in weighed
+    for word in ("There", "is"):
+        assert vocabulary[f"Ġ{word}"] not in weighed
+
+
+@pytest.mark.parametrize(("step", "is_own"), [(0, True), (TINY.language_steps, False)])
+def test_what_sees_the_picture_early_is_in_the_end_about_another(lvlm, step, is_own):
+    batch = Texts(lvlm.processor.tokenizer, TINY)[step]
+    for row in range(TINY.language_batch):
+        segments, seeing, tokens = (batch[name][row] for name in ("segment", "seeing", "token"))
+        early = (seeing > 0) & (seeing < LAYERS)
+        named = []
+        for text in (tokens[segments == 0], tokens[early]):
+            named.append({name for _, _, name in mentions(lvlm.processor.tokenizer.decode(text))})
+        assert (named[0] == named[1]) is is_own
+
+
+def test_the_picture_is_hidden_as_from_the_counterfactual_stream(lvlm):
+    """A caption that sees it in n of L layers has the logits of SIRA's CF stream under K = L - n."""
+    model = lvlm.model
+    batch = Texts(lvlm.processor.tokenizer, TINY)[0]
+    pixels = torch.randn(1, 3, 96, 96)
+    for row in range(TINY.language_batch):
+        tokens, seeing, weight = (batch[name][row] for name in ("token", "seeing", "weight"))
+        hidden = (seeing > 0) & (seeing < LAYERS)
+        (count,) = seeing[hidden].unique().tolist()
+        embedded = model.get_input_embeddings()(tokens)
+        masks = [attention_mask(batch["segment"], batch["seeing"] > number)[row : row + 1] for number in range(LAYERS)]
+        with torch.inference_mode():
+            embedded[tokens == model.config.image_token_id] = train.image_features(model, pixels)[0]
+            with train.masked_by_layer(model.model.language_model.layers, masks):
+                states = model.get_decoder()(
+                    inputs_embeds=embedded[None], attention_mask=masks[0], position_ids=batch["position"][row : row + 1]
+                ).last_hidden_state[0]
+        prompt = tokens[(batch["segment"][row] < 0) & (batch["segment"][row] != PADDING) | hidden & (weight == 0)]
+        answer = tokens[hidden & (weight > 0)]
+        inputs = {"input_ids": prompt[None], "attention_mask": torch.ones_like(prompt)[None], "pixel_values": pixels}
+        steps = score(model, SiraConfig(k=LAYERS - count, alpha=0.5), inputs, [answer.tolist()])
+        expected = torch.cat([step.cf for step in steps])
+        found = model.lm_head(states[hidden][-len(answer) - 1 : -1])
+        torch.testing.assert_close(found, expected, atol=1e-3, rtol=1e-4)
+
+
+def test_naming_again_costs_its_log_probability_above_the_margin():
+    logits = torch.tensor([[9.0, 1.0, 0.0, 0.0], [1.0, 9.0, 0.0, 0.0]])
+    named = torch.tensor([[True, False], [True, False]])
+    cost = train.repetition(logits, named, names=torch.tensor([0, 1]))
+    p = logits.softmax(-1)[:, 0].log()
+    assert cost == pytest.approx(float((p + train.MARGIN).clamp(min=0).mean()))
+
+
+def test_muon_trains_matrices_but_tables():
+    model = torch.nn.ModuleDict({"embedding": torch.nn.Embedding(3, 2), "inner": torch.nn.Linear(2, 2)})
+    model["head"] = torch.nn.Linear(2, 3)
+    matrices, tables, rest = train._sorted_parameters(model, model["head"])
+    assert [id(each) for each in matrices] == [id(model["inner"].weight)]
+    assert {id(each) for each in tables} == {id(model["embedding"].weight), id(model["head"].weight)}
+    assert {id(each) for each in rest} == {id(model["inner"].bias), id(model["head"].bias)}
+
+
+def test_the_decoder_begins_with_the_towers_directions(lvlm):
+    tokenizer = lvlm.processor.tokenizer
+    model = train.checkpoint.make_model(tokenizer, seed=0)
+    directions = torch.randn(len(LABEL_WORDS), train.WIDTH)
+    train.name_labels(model, tokenizer, directions)
+    tokens = [first_token(tokenizer, word) for word in LABEL_WORDS]
+    assert len({*tokens}) == len(LABEL_WORDS)
+    for table in (model.get_input_embeddings().weight, model.lm_head.weight):
+        torch.testing.assert_close(torch.cosine_similarity(table[tokens], directions), torch.ones(len(LABEL_WORDS)))
 
 
 @pytest.mark.slow
@@ -81,7 +185,7 @@ def test_texts_in_one_sequence_do_not_see_each_other(lvlm):
     with torch.inference_mode():
         packed = decoder(
             inputs_embeds=embed(batch["token"]),
-            attention_mask=attention_mask(batch["segment"], batch["seeing"]),
+            attention_mask=attention_mask(batch["segment"], batch["seeing"] > 0),
             position_ids=batch["position"],
         ).last_hidden_state
         for row in range(TINY.language_batch):
@@ -115,7 +219,7 @@ def test_an_interrupted_training_ends_as_if_it_had_never_stopped(work, tmp_path,
     for name, interrupted in (("whole", False), ("torn", True)):
         folder = shutil.copytree(work, tmp_path / name)
         if interrupted:
-            for stage, step in (("vision", 2), ("placing", 1), ("language", 3), ("balancing", 1)):
+            for stage, step in (("vision", 2), ("language", 3), ("late", 1)):
                 with monkeypatch.context() as patch:
                     patch.setattr(train.Progress, "step", stop_at(stage, step))
                     with pytest.raises(KeyboardInterrupt):
