@@ -159,7 +159,7 @@ def test_caption_with_each_method(method, sira, tmp_path):
         assert record["status"] == "ok"
         assert record["method"] == method
         assert record["alpha"] == alpha
-        assert record["k"] == (5 if method in (*WITH_SIRA, "greedy") else 0)
+        assert record["k"] == (7 if method in (*WITH_SIRA, "greedy") else 0)
         assert record["text"]
     assert "2 of 2 pictures were done before" in sira(*command)[2]
 

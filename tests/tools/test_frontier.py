@@ -13,10 +13,10 @@ from tools.frontier import GREEDY, LENGTHS, SHARES, Said, at_coverage, baselines
 
 
 def said(text: str, *probabilities: float, scene: int = 0) -> Said:
-    """A caption whose {a} and {b} are objects of the scene, and {x} and {y} are not in it."""
+    """A caption whose {a} and {b} are objects of the scene, and {x} and {y} are not in it, with names of one word."""
     drawn = held_out(TEST_SEEDS[scene])
-    present = list(drawn.objects)
-    absent = [name for name in OBJECTS if name not in present]
+    present = [name for name in drawn.objects if " " not in name]
+    absent = [name for name in OBJECTS if name not in drawn.objects and " " not in name]
     return Said(drawn, text.format(a=present[0], b=present[1], x=absent[0], y=absent[1]), probabilities)
 
 
