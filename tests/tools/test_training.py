@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -229,6 +230,19 @@ def test_an_interrupted_training_ends_as_if_it_had_never_stopped(work, tmp_path,
     assert weights[0].keys() == load_file(BUNDLED_FOLDER / "model.safetensors").keys()
     for name, tensor in weights[0].items():
         assert torch.equal(tensor, weights[1][name]), name
+
+
+@pytest.mark.slow
+def test_the_decoder_is_the_mean_of_before_and_after_its_last_steps(work, tmp_path, monkeypatch):
+    monkeypatch.setattr(train.checkpoint, "make_tokenizer", lambda: load("demo").processor.tokenizer)
+    folder = shutil.copytree(work, tmp_path / "work")
+    train.train(replace(TINY, late_rate=3.0), folder, tmp_path / "out", workers=1)
+    before, after = (torch.load(folder / f"{name}.pt")["module"]["1.weight"] for name in ("language", "late"))
+    (head,) = (
+        tensor for name, tensor in load_file(tmp_path / "out" / "model.safetensors").items() if "lm_head" in name
+    )
+    assert (after - before).abs().median() > 1e-2
+    torch.testing.assert_close(head.float(), (before + after) / 2, atol=1e-4, rtol=1e-3)
 
 
 def test_a_training_begun_with_another_recipe_is_not_mixed_up(tmp_path):
