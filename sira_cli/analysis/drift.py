@@ -23,7 +23,7 @@ from PIL import Image, ImageFilter
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from sira_cli.analysis.experiment import Events, ModelReport, Units, draw_line, new_figure, run_missing
+from sira_cli.analysis.experiment import Events, ModelReport, Units, draw_line, new_figure, run_stage
 from sira_cli.core.config import SiraConfig
 from sira_cli.core.families import find_backbone
 from sira_cli.core.fork import attach
@@ -157,8 +157,8 @@ def measure_pictures(
 ) -> Events:
     """Measure every picture, and yield events."""
     yield StageStarted("pictures", len(pictures))
-    items = (Item[dict[str, Divergence]](picture, picture.name_in(None), prompt) for picture in pictures)
-    yield from run_missing(lvlm, DriftTask(), items, units, batch_size=1)
+    asked = [picture.known(prompt=prompt) for picture in pictures]
+    yield from run_stage(lvlm, DriftTask(), asked, units, batch_size=1)
 
 
 @dataclass(frozen=True)

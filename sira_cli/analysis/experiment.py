@@ -1,30 +1,35 @@
-"""The pattern of an experiment: units of work that are kept (`Units`, `run_missing`), a report, its table and figure.
+"""The pattern of an experiment: units of work that are kept (`Units`, `run_stage`), a report, its table and figure.
 
-A killed run goes on from its file, which belongs to one configuration; the id of an item is the name of its unit.
+A killed run goes on from its file, which belongs to one configuration; a picture's id is the name of its unit.
 """
 
 from __future__ import annotations
 
 import importlib.util
-from collections.abc import Generator, Iterable, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from typing_extensions import override
+
 from sira_cli.errors import PictureError, SettingsError, install
 from sira_cli.parsing import from_json
-from sira_cli.run.events import Advanced, FailedPicture, Halved, StageStarted
+from sira_cli.pictures.picture import Picture
+from sira_cli.run.engines import Local
+from sira_cli.run.events import Advanced, Event, Failed, Finished, PictureEvent, StageStarted
+from sira_cli.run.items import Task
 from sira_cli.run.ledger import ContinuedFile, check_same
 from sira_cli.run.records import as_line
 from sira_cli.run.reports import Report
+from sira_cli.run.run import run
+from sira_cli.run.sink import Sink
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
     from torch import Tensor
 
-    from sira_cli.models.model import LoadedModel
-    from sira_cli.run.items import Item, Task
     from sira_cli.run.lvlm import Lvlm
     from sira_cli.run.runner import BatchSize
 
@@ -32,7 +37,15 @@ FORMATS = (".png", ".pdf", ".svg")
 # Okabe and Ito's colours, distinct for the colour-blind; markers make lines distinct in grey.
 STYLES = (("#0072B2", "o"), ("#D55E00", "s"), ("#009E73", "^"), ("#CC79A7", "D"), ("#E69F00", "v"), ("#56B4E9", "P"))
 T = TypeVar("T")
-Events = Generator[StageStarted | Advanced | FailedPicture | Halved, None, None]
+Events = Generator[StageStarted | Event[Any] | Advanced, None, None]
+
+
+@dataclass(frozen=True)
+class FailedPicture:
+    """A picture that could not be measured, and the reason."""
+
+    picture: str
+    error: str
 
 
 class Units(dict[str, T]):
@@ -107,50 +120,64 @@ class _UnitFile(ContinuedFile):
             raise ValueError
 
 
-def run_missing(
-    lvlm: LoadedModel,
+class UnitOutput(Sink[T]):
+    """Where the results of a stage go: to `Units`, under the id or else the name of each picture."""
+
+    def __init__(self, units: Units[T], pictures: Sequence[Picture], name: Callable[[Picture], str]) -> None:
+        super().__init__(pictures, {})
+        self._units = units
+        self._name = name
+
+    @override
+    def name(self, picture: Picture) -> str:
+        """Return the picture's name among the failures."""
+        return self._name(picture)
+
+    @override
+    def keeps(self, picture: Picture) -> bool:
+        """Return whether the picture's unit is finished."""
+        return (picture.id or self.name(picture)) in self._units
+
+    @override
+    def write(self, event: PictureEvent[T]) -> PictureEvent[T]:
+        """Keep the picture's result, or its first failure."""
+        if isinstance(event, Finished):
+            self._units.add({event.id: event.record})
+        elif isinstance(event, Failed):
+            self._units.failures.setdefault(event.name, FailedPicture(event.name, event.error))
+        return event
+
+
+def run_stage(
+    lvlm: Lvlm,
     task: Task[T],
-    items: Iterable[Item[T]],
+    pictures: Sequence[Picture],
     units: Units[T],
     batch_size: BatchSize | None = None,
-    pieces: int = 1,
+    *,
+    name: Callable[[Picture], str] = lambda picture: picture.name_in(None),
     all_needed: bool = False,
-) -> Events:
-    """Work on the items whose units are missing, keep each result, and yield events.
+) -> Generator[Event[T], None, None]:
+    """Work on the pictures whose units are missing, keep each result, and yield the events of the run.
 
     Args:
         lvlm: the loaded model, under the method of the task.
         task: with results that `units` can write as JSON.
-        items: all items of a stage; the `id` of each is its unit.
+        pictures: all pictures of a stage, each with its prompt; the `id` of each is its unit.
         units: the results so far, to which new ones are added.
         batch_size: as for `Runner`.
-        pieces: the share of a unit in the stage's `total`.
+        name: returns a picture's name among the failures.
         all_needed: whether the experiment ends at the first picture that fails.
-
-    Yields:
-        `Advanced`, `FailedPicture` once per picture, and `Halved`.
 
     Raises:
         PictureError: a picture failed, and all are needed.
     """
-    from sira_cli.run.runner import Runner  # imports torch
-
-    every = list(items)
-    missing = [item for item in every if item.id not in units]
-    yield Advanced(pieces * (len(every) - len(missing)), worked=False)
-    with closing(Runner(lvlm, task, batch_size).run(missing)) as settled:
-        for item in settled:
-            if isinstance(item, Halved):
-                yield item
-                continue
-            if item.result is not None:
-                units.add({item.id: item.result})
-            elif all_needed:
-                raise PictureError(item.error)
-            elif item.name not in units.failures:
-                units.failures[item.name] = FailedPicture(item.name, item.error)
-                yield units.failures[item.name]
-            yield Advanced(pieces)
+    output = UnitOutput(units, pictures, name)
+    with closing(run(task, pictures, Local(lvlm, batch_size), output)) as events:
+        for event in events:
+            if all_needed and isinstance(event, Failed):
+                raise PictureError(event.error)
+            yield event
 
 
 def check_finite(measured: Tensor, picture: str) -> None:

@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from typing_extensions import override
 
-from sira_cli.analysis.experiment import Events, Units, run_missing
+from sira_cli.analysis.experiment import Events, Units, run_stage
 from sira_cli.analysis.questions import DECODED, QuestionSet
 from sira_cli.core.families import find_backbone
 from sira_cli.core.passes import next_token
@@ -25,7 +25,7 @@ from sira_cli.errors import SettingsError, UnfinishedReasoningError
 from sira_cli.models.model import LoadedModel
 from sira_cli.models.preset import Preset
 from sira_cli.run.events import StageStarted
-from sira_cli.run.items import Batch, Item, Task
+from sira_cli.run.items import Batch, Task
 from sira_cli.run.lvlm import Lvlm
 from sira_cli.run.records import flat, hash_of
 from sira_cli.run.runner import BatchSize
@@ -235,25 +235,27 @@ def sweep(
     }
     units.begin(settings)
     prompts = lvlm.preset.prompts
+    names: dict[str, str] = {}  # of pictures, by unit
     asked = []
     for number, question in enumerate(questions.questions):
-        prompt = prompts.asking(question.text)
         unit = ANSWER_UNIT.format(number)
-        picture = questions.picture_of(question.picture).known(prompt=prompt, id=unit)
-        asked.append(Item[list[str]](picture, name=question.picture, prompt=prompt, id=unit))
+        names[unit] = question.picture
+        picture = questions.picture_of(question.picture)
+        asked.append(picture.known(prompt=prompts.asking(question.text), id=unit))
     yield StageStarted("questions", len(asked))
-    yield from run_missing(lvlm, FirstTokens(grid), asked, units, batch_size)
+    task = FirstTokens(grid)
+    yield from run_stage(lvlm, task, asked, units, batch_size, name=lambda picture: names[picture.id])
     if captions:
-        answered = dict.fromkeys(item.name for item in asked if item.id in units)
-        yield StageStarted("captions", len(answered) * len(grid.cells()))
-        for k in (GREEDY.k, *grid.ks):
-            lvlms = _lvlms_at(lvlm, grid, k)
-            items = []
+        answered = dict.fromkeys(name for unit, name in names.items() if unit in units)
+        forks = (GREEDY.k, *grid.ks)
+        yield StageStarted("pictures at each K", len(answered) * len(forks))
+        for k in forks:
+            pictures = []
             for name in answered:
                 unit = CAPTION_UNIT.format(name, k)
-                items.append(Item[list[str]](questions.picture_of(name), name, prompts.caption, id=unit))
-            task = CaptionsOfCells(lvlms)
-            yield from run_missing(lvlm, task, items, units, batch_size, pieces=len(lvlms), all_needed=True)
+                pictures.append(questions.picture_of(name).known(prompt=prompts.caption, id=unit))
+            task_at_k = CaptionsOfCells(_lvlms_at(lvlm, grid, k))
+            yield from run_stage(lvlm, task_at_k, pictures, units, batch_size, all_needed=True)
     units.complete()
 
 

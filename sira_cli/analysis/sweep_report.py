@@ -7,13 +7,12 @@ from dataclasses import astuple, dataclass
 from typing import TYPE_CHECKING
 
 from sira_cli.analysis.caption_rule import CAPTIONS_RULE, Figures, by_captions
-from sira_cli.analysis.experiment import ModelReport, Units, draw_line, new_figure
+from sira_cli.analysis.experiment import FailedPicture, ModelReport, Units, draw_line, new_figure
 from sira_cli.analysis.questions import Question, QuestionSet
 from sira_cli.analysis.sweep import ANSWER_UNIT, CAPTION_UNIT, GREEDY, Cell, Grid
 from sira_cli.errors import PictureError
 from sira_cli.eval import figures as counted
 from sira_cli.eval.statistics import Figure, Tally
-from sira_cli.run.events import FailedPicture
 from sira_cli.run.lvlm import Lvlm
 from sira_cli.run.reports import Table
 

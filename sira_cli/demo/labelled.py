@@ -11,11 +11,11 @@ import numpy as np
 from sira_cli.analysis.calibration.support import Caption, Source, SupportReport, labelled_by
 from sira_cli.analysis.calibration.vti import CaptionPair, CaptionPairs
 from sira_cli.analysis.questions import Outline, Question, QuestionSet, corners
+from sira_cli.demo.measure import all_ok
 from sira_cli.demo.questions import SPLITS, Questions, caption, held_out, yes_no_question
 from sira_cli.demo.scenes import VALIDATION_SEEDS, Scene, render, scene_picture
 from sira_cli.look.claims import Verify
 from sira_cli.look.second_look import SecondLook
-from sira_cli.run.items import batches
 from sira_cli.run.lvlm import Lvlm
 
 BATCH = 25  # captions decoded together
@@ -97,13 +97,11 @@ def scene_report(lvlm: Lvlm, count: int, on_progress: Callable[[int], None] = la
     del verify["min_support"]
     scenes = {str(seed): held_out(seed) for seed in VALIDATION_SEEDS[:count]}
     captions: list[Caption] = []
-    for batch in batches(list(scenes), BATCH):
-        images = [render(scenes[name])[0] for name in batch]
-        prompts = [lvlm.preset.prompts.caption] * len(batch)
-        answers = lvlm.answer(lvlm.prepare(images, prompts), seeds=lvlm.text_seeds(batch, prompts))
-        for name, image, answer in zip(batch, images, answers, strict=True):
-            support = {claim.thing: claim.support for claim in look.check(image, answer.text).objects}
-            captions.append(Caption(f"scene {name}", name, support))
-            on_progress(len(captions))
+    results = lvlm.caption_many(map(scene_picture, scenes.values()), batch_size=BATCH)
+    for (name, scene), result in zip(scenes.items(), all_ok(results), strict=True):
+        checked = look.check(render(scene)[0], result.text)
+        support = {claim.thing: claim.support for claim in checked.objects}
+        captions.append(Caption(f"scene {name}", name, support))
+        on_progress(len(captions))
     labelled = labelled_by(captions, {name: scene.objects for name, scene in scenes.items()})
     return SupportReport.of(Source(lvlm.preset.model, lvlm.revision, verify), "labels", labelled, count)

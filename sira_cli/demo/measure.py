@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import islice
@@ -16,12 +16,14 @@ from pydantic import TypeAdapter
 from sira_cli.analysis.experiment import Units
 from sira_cli.demo.questions import SPLITS, Questions, SceneQuestion, caption_counts, yes_no_question
 from sira_cli.demo.scenes import Scene, render
+from sira_cli.errors import PictureError
 from sira_cli.eval.figures import compared, count_answer, named_figures
 from sira_cli.eval.statistics import Counts, Figure, Tally
 from sira_cli.methods import find
+from sira_cli.pictures.sources import as_picture
 from sira_cli.run.items import batches
 from sira_cli.run.lvlm import Lvlm, load
-from sira_cli.run.records import hash_of
+from sira_cli.run.records import Result, hash_of
 from sira_cli.run.task import TASKS
 
 FIGURES = Path(__file__).with_name("figures.json")  # not in the folder of the checkpoint, whose files make its revision
@@ -131,17 +133,21 @@ def count(
 
 def texts_of(lvlm: Lvlm, pictures: Sequence[Image.Image], prompts: Sequence[str], task: str = "caption") -> list[str]:
     """Decode texts together, or one by one if the method takes one at a time."""
-    way = TASKS[task](lvlm.preset, lvlm.decoder, "").way(lvlm)
-    size = BATCH * 2 if lvlm.batches else 1
-    texts = []
-    for start in range(0, len(pictures), size):
-        part = slice(start, start + size)
-        inputs = lvlm.prepare(pictures[part], prompts[part])
-        rows = len(prompts[part])
-        seeds = lvlm.text_seeds([""] * rows, list(map(str, range(rows))))
-        for answer in way.answers([], lvlm.to_device(inputs), seeds):
-            texts.append(answer.text)
-    return texts
+    asked = [as_picture(picture).known(prompt=prompt) for picture, prompt in zip(pictures, prompts, strict=True)]
+    work = TASKS[task].of(lvlm.preset, lvlm.decoder, own_prompts=True)
+    return [result.text for result in all_ok(lvlm.results(work, asked, BATCH * 2))]
+
+
+def all_ok(results: Iterable[Result]) -> Iterator[Result]:
+    """Yield results about scenes.
+
+    Raises:
+        PictureError: one of them is an error.
+    """
+    for result in results:
+        if result.status != "ok":
+            raise PictureError(result.error)
+        yield result
 
 
 @dataclass(frozen=True)

@@ -3,26 +3,33 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
-from typing import Any, NamedTuple
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import closing
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
-from PIL.Image import Image
+from typing_extensions import override
 
 from sira_cli.core.passes import score
 from sira_cli.errors import SettingsError
 from sira_cli.methods import require
 from sira_cli.methods.base import Ability
 from sira_cli.methods.prompts import Conversation, Prompt, Turn
-from sira_cli.models.processor import refusing
+from sira_cli.models.model import LoadedModel
 from sira_cli.models.texts import Answer
-from sira_cli.pictures.picture import Picture, digest_of
+from sira_cli.pictures.picture import Picture, group_of
 from sira_cli.pictures.sources import as_picture
-from sira_cli.run.items import batches
+from sira_cli.run.items import Batch, Item, Task
 from sira_cli.run.lvlm import Lvlm
 from sira_cli.run.task import TASKS
+from sira_cli.run.ways import Way
+
+if TYPE_CHECKING:
+    from sira_cli.methods.prompts import Shown
 
 _log = logging.getLogger(__name__)
+
+R = TypeVar("R")
 
 # Settings of generation that change texts and that are not ours; others in tasks are about other programs.
 REFUSED = ("frequency_penalty", "presence_penalty", "length_penalty", "diversity_penalty", "num_beam_groups")
@@ -124,6 +131,85 @@ def _turn(name: str, message: Mapping[str, Any]) -> tuple[Turn, list[Picture]]:
     return turn, pictures
 
 
+@dataclass(frozen=True)
+class _Asked(Task[R]):
+    """Work on requests, whose numbers are the items' ids. One that fails ends the evaluation, which knows no errors."""
+
+    requests: Sequence[Request]
+
+    def request(self, item: Item[R]) -> Request:
+        """Return the request of an item."""
+        return self.requests[int(item.id)]
+
+    @override
+    def complete(self, lvlm: LoadedModel, item: Item[R]) -> None:
+        """Check the prompt."""
+        request = self.request(item)
+        try:
+            lvlm.check_prompt(request.prompt, len(request.pictures))
+        except SettingsError as error:
+            raise SettingsError(f"{item.name}: {error}") from None
+
+    @override
+    def inputs(self, lvlm: LoadedModel, items: Sequence[Item[R]], images: Sequence[Shown]) -> Any:
+        """Return the model's inputs for requests, which may be conversations."""
+        prompts = [self.request(item).prompt for item in items]
+        return lvlm.prepare(images, prompts, [item.sha256 for item in items], skip_thought=self.skips_thought())
+
+    @override
+    def fail(self, lvlm: LoadedModel, item: Item[R], error: Exception) -> None:
+        """Raise the error."""
+        raise error
+
+    def settled(self, lvlm: Lvlm, numbers: Iterable[int], batch_size: int) -> Iterator[tuple[int, Any]]:
+        """Yield the numbers of requests and their results, in order; `batch_size` are worked on together."""
+        items = []
+        for number in numbers:
+            request = self.requests[number]
+            items.append(Item[R](group_of(request.pictures), request.name, str(request.prompt), id=str(number)))
+        with closing(lvlm.runner(self, batch_size).run(items)) as settled:
+            for item in settled:
+                if isinstance(item, Item):
+                    yield int(item.id), item.result
+
+
+@dataclass(frozen=True)
+class Texts(_Asked[Answer]):
+    """The texts of requests with equal settings."""
+
+    way: Way
+
+    def answers(self, lvlm: LoadedModel, batch: Batch[Answer], on_text: Any = None) -> Sequence[Answer]:
+        """Return the text of each request."""
+        return self.way.answers(batch.images, lvlm.to_device(batch.inputs), batch.seeds(lvlm))
+
+
+@dataclass(frozen=True)
+class Losses(_Asked[tuple[float, bool]]):
+    """The loss of each request's given answer, and whether the method would decode this answer."""
+
+    texts: Sequence[str]
+
+    @override
+    def skips_thought(self) -> bool:
+        """Return True: the given text is the answer."""
+        return True
+
+    def answers(
+        self, lvlm: LoadedModel, batch: Batch[tuple[float, bool]], on_text: Any = None
+    ) -> list[tuple[float, bool]]:
+        """Return the pair of each request."""
+        inputs = lvlm.to_device(batch.inputs)
+        choices = []
+        for item, prompt in zip(batch.items, inputs["input_ids"].tolist(), strict=True):
+            text = self.texts[int(item.id)]
+            choice = lvlm.vocabulary.encode_after(prompt, text.strip())
+            if not choice:
+                raise SettingsError(f"{item.name}: the choice {text!r} has no tokens")
+            choices.append(choice)
+        return _scored(lvlm, inputs, choices)
+
+
 def answers(lvlm: Lvlm, requests: Sequence[Request], batch_size: int, task: str) -> Iterator[tuple[int, Answer]]:
     """Yield each request's number and answer; requests with equal settings are decoded together."""
     groups: dict[tuple[tuple[str, Any], ...], list[int]] = {}
@@ -131,16 +217,11 @@ def answers(lvlm: Lvlm, requests: Sequence[Request], batch_size: int, task: str)
         groups.setdefault(request.settings, []).append(number)
     for settings, numbers in groups.items():
         under = lvlm.under(lvlm.decoder, lvlm.preset.with_settings(**dict(settings)))
-        way = TASKS[task](under.preset, under.decoder, "").way(under)
-        for batch in batches(numbers, batch_size if under.batches else 1):
-            asked = [requests[number] for number in batch]
-            inputs, hashes = prepared(under, asked)
-            seeds = under.text_seeds(hashes, [request.prompt for request in asked])
-            texts = way.answers([], under.to_device(inputs), seeds)
-            for number, request, answer in zip(batch, asked, texts, strict=True):
-                if answer.error:
-                    _log.warning("%s: no answer: %s", request.name, answer.error)
-                yield number, _until(answer, request.until)
+        texts = Texts(requests, TASKS[task](under.preset, under.decoder, "").way(under))
+        for number, answer in texts.settled(under, numbers, batch_size):
+            if answer.error:
+                _log.warning("%s: no answer: %s", requests[number].name, answer.error)
+            yield number, _until(answer, requests[number].until)
 
 
 def losses(lvlm: Lvlm, requests: Sequence[Request], texts: Sequence[str], batch_size: int) -> list[tuple[float, bool]]:
@@ -149,37 +230,8 @@ def losses(lvlm: Lvlm, requests: Sequence[Request], texts: Sequence[str], batch_
     The loss is the mean of `-log p` over the answer's tokens, with temperature 1, as of lmms-eval's other models.
     """
     require(lvlm.decoder, Ability.TRACES, "the likelihood of a given answer")
-    found: list[tuple[float, bool]] = []
-    for batch in batches(range(len(requests)), batch_size):
-        asked = [requests[number] for number in batch]
-        inputs, _ = prepared(lvlm, asked, skip_thought=True)
-        inputs = lvlm.to_device(inputs)
-        choices = []
-        for number, prompt in zip(batch, inputs["input_ids"].tolist(), strict=True):
-            choice = lvlm.vocabulary.encode_after(prompt, texts[number].strip())
-            if not choice:
-                raise SettingsError(f"{requests[number].name}: the choice {texts[number]!r} has no tokens")
-            choices.append(choice)
-        found += _scored(lvlm, inputs, choices)
-    return found
-
-
-def prepared(lvlm: Lvlm, requests: Sequence[Request], *, skip_thought: bool = False) -> tuple[Any, list[str]]:
-    """Return inputs as of `LoadedModel.prepare` for some requests, and a hash of each one's pictures."""
-    for request in requests:
-        try:
-            lvlm.check_prompt(request.prompt, len(request.pictures))
-        except SettingsError as error:
-            raise SettingsError(f"{request.name}: {error}") from None
-    shown: list[list[Image]] = []
-    hashes = []
-    for request in requests:
-        pictures = [picture.open() for picture in request.pictures]
-        shown.append([opened.image for opened in pictures])
-        hashes.append(digest_of([opened.sha256 for opened in pictures]))
-    prompts = [request.prompt for request in requests]
-    with refusing(requests[0].name):
-        return lvlm.prepare(shown, prompts, hashes, skip_thought=skip_thought), hashes
+    settled = Losses(requests, texts).settled(lvlm, range(len(requests)), batch_size)
+    return [pair for _, pair in settled]
 
 
 def _until(answer: Answer, stops: Sequence[str]) -> Answer:
@@ -190,7 +242,7 @@ def _until(answer: Answer, stops: Sequence[str]) -> Answer:
     return replace(answer, text=answer.text[: min(places)].strip(), finish_reason="stop")
 
 
-def _scored(lvlm: Lvlm, inputs: Any, texts: Sequence[Sequence[int]]) -> list[tuple[float, bool]]:
+def _scored(lvlm: LoadedModel, inputs: Any, texts: Sequence[Sequence[int]]) -> list[tuple[float, bool]]:
     """Return the mean of `-log p` over each text's tokens, and whether all of them are the likeliest."""
     sums = [0.0] * len(texts)
     likeliest = [True] * len(texts)

@@ -69,18 +69,9 @@ class StageStarted:
 
 @dataclass(frozen=True)
 class Advanced:
-    """So many pieces of a stage more are done; not `worked`: in an earlier run."""
+    """So many pieces of a stage more are done, which are no pictures of a run."""
 
     count: int
-    worked: bool = True
-
-
-@dataclass(frozen=True)
-class FailedPicture:
-    """A picture that could not be measured, and the reason."""
-
-    picture: str
-    error: str
 
 
 PictureEvent = Finished[R] | Failed[R] | Skipped

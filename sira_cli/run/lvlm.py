@@ -157,9 +157,19 @@ class Lvlm(LoadedModel):
         """
         if isinstance(pictures, str | bytes | os.PathLike | np.ndarray):
             raise SettingsError("`pictures=` is one picture: expected several, such as a list")
-        task = Caption.of(self.preset, self.decoder, prompt).at(self.revision)
+        yield from self.results(Caption.of(self.preset, self.decoder, prompt), map(as_picture, pictures), batch_size)
+
+    def results(self, task: PictureTask, pictures: Iterable[Picture], batch_size: BatchSize) -> Iterator[Result]:
+        """Do a task on pictures, several at once, and yield the results in order, without a file.
+
+        Args:
+            task: for this model's preset and method.
+            pictures: each with its own prompt, or the task's.
+            batch_size: as for `caption_many`.
+        """
+        task = task.at(self.revision)
         task.check_model(self)
-        items = (Item[Result](each, each.name_in(None), task.prompt, each.id) for each in map(as_picture, pictures))
+        items = (Item[Result](each, each.name_in(None), task.first_prompt(each), each.id) for each in pictures)
         with closing(self.runner(task, batch_size).run(items)) as settled:
             yield from (item.result for item in settled if isinstance(item, Item) and item.result is not None)
 

@@ -75,17 +75,15 @@ class Sink(ABC, Generic[R]):
         """
         return not pictures
 
-    @abstractmethod
     def begin(self, like: R | None) -> None:
-        """Check, before anything is written, that results like this one belong here."""
+        """Check, before anything is written, that results like this one belong here; by default, all do."""
 
     @abstractmethod
     def write(self, event: PictureEvent[R]) -> PictureEvent[R]:
         """Keep a picture's result, or complete that of an earlier run, and count it."""
 
-    @abstractmethod
     def finish(self) -> None:
-        """Note that all pictures are done."""
+        """Note that all pictures are done; by default, nowhere."""
 
     def close(self) -> None:
         """Release the files."""

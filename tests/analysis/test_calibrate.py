@@ -25,7 +25,7 @@ from sira_cli.methods.maskcd import MASS
 from sira_cli.models import presets
 from sira_cli.models.hub import find_checkpoint
 from sira_cli.pictures.sources import as_picture, located
-from sira_cli.run.events import Advanced
+from sira_cli.run.events import Advanced, Finished
 from sira_cli.run.lvlm import load
 from tests.support import tiny
 from tests.support.eval.writing import lines, save
@@ -118,7 +118,8 @@ def test_directions_spreads_and_accuracies_are_those_worked_out_by_hand(checkpoi
     outputs, tensors = Units[torch.Tensor](), dict[str, torch.Tensor]()
     events = [*ict.train(lvlm, questions, outputs, tensors, batch_size)]
     made = ict.calibration(lvlm, questions, outputs, tensors)
-    assert sum(event.count for event in events if isinstance(event, Advanced)) == 14 + 2 * lvlm.layers  # 14 prefills
+    assert sum(isinstance(event, Finished) for event in events) == 14  # prefills
+    assert sum(event.count for event in events if isinstance(event, Advanced)) == 2 * lvlm.layers
     assert made.origin.made_from["questions"] == {"image": 5, "object": 4}
     assert not any(layer.self_attn.o_proj._forward_hooks for layer in lvlm.model.get_decoder().layers)
 

@@ -25,7 +25,7 @@ from sira_cli.errors import PictureError, SettingsError
 from sira_cli.eval.statistics import Figure
 from sira_cli.models import presets
 from sira_cli.pictures.sources import located
-from sira_cli.run.events import FailedPicture
+from sira_cli.run.events import Failed
 from sira_cli.run.lvlm import Lvlm
 from tests.support.eval.writing import lines, read
 from tests.support.helpers import under
@@ -53,7 +53,7 @@ def test_every_answer_is_that_of_sira_ask(demo, beta, least):
     lvlm = under(demo, "sira", beta=beta)
     questions, grid, units = validation_questions(4), Grid((1, 4, 7), (0.5, 30.0)), Units[list[str]]()
     assert ([int(name) for name in questions.pictures], questions.splits) == (list(VALIDATION_SEEDS[:4]), SPLITS)
-    assert FailedPicture not in map(type, sweeping.sweep(lvlm, questions, grid, units, batch_size=16))
+    assert Failed not in map(type, sweeping.sweep(lvlm, questions, grid, units, batch_size=16))
     found = [units[f"question {number}"] for number in range(len(questions.questions))]
     disputed = [number for number, row in enumerate(found) if len(set(row)) > 1]
     assert len(disputed) >= least  # else equal answers would prove little

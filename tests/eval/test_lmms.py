@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 from PIL import Image
 
-from sira_cli.errors import SettingsError
-from sira_cli.eval.lmms import answers, losses, plain_request, prepared, request_of
+from sira_cli.errors import PictureError, SettingsError
+from sira_cli.eval.lmms import answers, losses, plain_request, request_of
 from sira_cli.methods.prompts import Conversation, Turn
 
 ROOT = Path(__file__).parents[2]
@@ -83,6 +83,20 @@ def test_texts_are_those_of_the_model_alone(demo, images):
     assert found[3].text == " ".join(words[:2])
 
 
+def test_a_conversation_is_answered_with_its_earlier_turns(demo, images):
+    turns = [said(images[0], QUESTION), {"role": "assistant", "content": "No."}, {"role": "user", "content": "Sure?"}]
+    request = request_of("t", turns)
+    ((_, found),) = answers(demo, [request], 1, "ask")
+    (alone,) = demo.answer(demo.prepare([images[0]], [request.prompt]))
+    assert found.text == alone.text
+
+
+def test_a_picture_that_is_gone_ends_the_evaluation(demo, images, tmp_path):
+    asked = [plain_request("t", QUESTION, [picture]) for picture in (images[0], str(tmp_path / "gone.png"))]
+    with pytest.raises(PictureError, match="gone"):
+        list(answers(demo, asked, 2, "ask"))
+
+
 @pytest.mark.parametrize("method", ["sira", "greedy"])
 def test_losses_are_those_of_choices(demo, images, method):
     """The mean over a text's tokens of what `choose` sums, alone and in a batch of texts of other lengths."""
@@ -91,7 +105,7 @@ def test_losses_are_those_of_choices(demo, images, method):
     asked = [plain_request("t", QUESTION, [image]) for image in images[:2] for _ in texts]
     found = losses(under, asked, texts * 2, 6)
     for request in asked[:: len(texts)]:
-        inputs, _ = prepared(under, [request])
+        inputs = under.prepare([request.pictures[0].open().image], [QUESTION])
         (answer,) = under.choose(inputs, texts)
         row = inputs["input_ids"][0].tolist()
         counts = [len(under.vocabulary.encode_after(row, text)) for text in texts]

@@ -23,7 +23,7 @@ from torch.nn import functional as F
 from typing_extensions import override
 
 from sira_cli._version import __version__
-from sira_cli.analysis.experiment import Events, Units, run_missing
+from sira_cli.analysis.experiment import Events, Units, run_stage
 from sira_cli.analysis.questions import DECODED, Question, QuestionSet, black_out
 from sira_cli.core.families import find_backbone, output_projections
 from sira_cli.core.hooks import attached_hooks
@@ -132,15 +132,14 @@ def train(
         raise SettingsError("directions need two questions or more")
     prefills = [*prefills_of(questions)]
 
-    def item(prefill: Prefill) -> Item[Tensor]:
-        name = prefill.question.picture
-        asked = lvlm.preset.prompts.asking(prefill.question.text)
-        return Item(questions.picture_of(name).known(prompt=asked, id=prefill.id), name, asked, prefill.id)
-
     yield StageStarted("prefills", len(prefills))
     for answer in (YES, NO):
         chosen = {prefill.id: prefill for prefill in prefills if prefill.answer == answer}
-        yield from run_missing(lvlm, LastOutputs(chosen), map(item, chosen.values()), outputs, batch_size)
+        pictures = []
+        for prefill in chosen.values():
+            prompt = lvlm.preset.prompts.asking(prefill.question.text)
+            pictures.append(questions.picture_of(prefill.question.picture).known(prompt=prompt, id=prefill.id))
+        yield from run_stage(lvlm, LastOutputs(chosen), pictures, outputs, batch_size)
     levels = _levels(outputs)
     layers = len(output_projections(lvlm.model))
     if not levels:

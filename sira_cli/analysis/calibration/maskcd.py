@@ -19,7 +19,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from sira_cli._version import __version__
-from sira_cli.analysis.experiment import Events, Units, check_finite, run_missing
+from sira_cli.analysis.experiment import Events, Units, check_finite, run_stage
 from sira_cli.core.families import find_backbone, output_projections, text_stack
 from sira_cli.core.hooks import attached_hooks
 from sira_cli.core.upstream import attention_of, set_attention
@@ -30,7 +30,7 @@ from sira_cli.methods.maskcd import MASS, usual_threshold, z_scores
 from sira_cli.models.model import LoadedModel
 from sira_cli.pictures.picture import Picture
 from sira_cli.run.events import StageStarted
-from sira_cli.run.items import Batch, Item, Task
+from sira_cli.run.items import Batch, Task
 from sira_cli.run.lvlm import Lvlm
 from sira_cli.run.records import hash_of
 from sira_cli.run.reports import Table
@@ -65,12 +65,10 @@ class MeasuredMass(Task[ImageMass]):
 def measure_mass(lvlm: Lvlm, pictures: Sequence[Picture], units: Units[ImageMass], batch_size: int = 1) -> Events:
     """Measure every picture, keep its masses in `units` by its number, and yield events."""
     speaker = lvlm.under(find("greedy"), lvlm.preset.with_values(temperature=0.0, num_beams=1))
-    items = (
-        Item[ImageMass](picture, picture.label, speaker.preset.prompts.caption, str(number))
-        for number, picture in enumerate(pictures)
-    )
+    prompt = speaker.preset.prompts.caption
+    asked = [picture.known(prompt=prompt, id=str(number)) for number, picture in enumerate(pictures)]
     yield StageStarted("pictures", len(pictures))
-    yield from run_missing(speaker, MeasuredMass(), items, units, batch_size)
+    yield from run_stage(speaker, MeasuredMass(), asked, units, batch_size)
 
 
 def calibrate(lvlm: Lvlm, units: Units[ImageMass]) -> Calibration:

@@ -23,7 +23,7 @@ from torch.nn import functional as F
 from typing_extensions import override
 
 from sira_cli._version import __version__
-from sira_cli.analysis.experiment import Events, Units, check_finite, run_missing
+from sira_cli.analysis.experiment import Events, Units, check_finite, run_stage
 from sira_cli.core.passes import followed
 from sira_cli.errors import DataError, PictureError
 from sira_cli.methods.calibrated import Calibration, Origin
@@ -33,7 +33,7 @@ from sira_cli.pictures.picture import Picture
 from sira_cli.pictures.rows import read_rows, text_of
 from sira_cli.pictures.sources import located
 from sira_cli.run.events import StageStarted
-from sira_cli.run.items import Batch, Item, Task
+from sira_cli.run.items import Batch, Task
 from sira_cli.run.lvlm import Lvlm
 from sira_cli.run.records import hash_of
 
@@ -182,9 +182,9 @@ def measure(lvlm: Lvlm, pairs: Sequence[CaptionPair], units: Units[Shift], batch
     if tower is not None:
         patches = (tower.config.image_size // tower.config.patch_size) ** 2
         masks = dict(zip(named, draw_masks(patches, len(pairs)), strict=True))
-    items = [Item[Shift](pair.picture, pair.picture.label, pair.prompt, name) for name, pair in named.items()]
+    pictures = [pair.picture.known(prompt=pair.prompt, id=name) for name, pair in named.items()]
     yield StageStarted("pictures", len(pairs))
-    yield from run_missing(lvlm, MeasuredShifts(named, masks), items, units, batch_size)
+    yield from run_stage(lvlm, MeasuredShifts(named, masks), pictures, units, batch_size)
 
 
 def calibrate(lvlm: Lvlm, source: CaptionPairs, units: Units[Shift]) -> Calibration:

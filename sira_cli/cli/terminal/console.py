@@ -240,7 +240,7 @@ def run_records(events: Generator[Event, None, None], output: Output, overwrite:
 
 def show_stages(events: Generator[Any, None, None], pictures: int = 1) -> int:
     """Show the events of stages or parts: a bar each, each failure once; return how many pictures were not measured."""
-    from sira_cli.run.events import Advanced, Failed, FailedPicture, Halved, StageStarted
+    from sira_cli.run.events import Advanced, Failed, Halved, StageStarted, Started
 
     reported: set[str] = set()  # locations of pictures
     failures = 0
@@ -251,18 +251,15 @@ def show_stages(events: Generator[Any, None, None], pictures: int = 1) -> int:
                 bars.close()
                 reported.clear()
                 progress = bars.enter_context(Progress.on_terminal(event.stage, event.total))
-            elif isinstance(event, FailedPicture):
-                failures += 1
-                say(event.error)
-                progress.advance(0, error=True)
             elif isinstance(event, Halved):
                 note_halved(event)
             elif isinstance(event, Advanced):
-                progress.advance(event.count, worked=event.worked)
-            else:
+                progress.advance(event.count)
+            elif not isinstance(event, Started):
                 if isinstance(event, Failed) and event.picture.location not in reported:
                     reported.add(event.picture.location)
-                    say(event.record.error)
+                    failures += 1
+                    say(event.error)
                 progress.count(event)
     if failures and pictures > 1:
         say(f"{failures} of {pictures} pictures failed")
