@@ -120,8 +120,9 @@ def ict(
         asked = labelled_questions(limit or SCENE_QUESTIONS)
     else:
         most = limit or FILE_QUESTIONS // len(questions or [])
-        asked = with_places(questions or [], images_folder(images), most, annotations)
-        check_or_fetch(images, asked.pictures)
+        folder = images_folder(images)
+        asked = with_places(questions or [], folder.path, most, annotations)
+        check_or_fetch(folder, asked.pictures)
     if asked.outlines is None:
         note("without --annotations the places of objects are unknown: the image level only")
     lvlm = load_model(preset, model, "greedy", pictures=() if drawn else asked.files())

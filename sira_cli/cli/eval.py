@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import functools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -12,22 +11,17 @@ import typer
 
 from sira_cli.cli.loading import load_in_vllm, load_model
 from sira_cli.cli.options import groups
-from sira_cli.cli.options.choosing import ALL, able, choose_each, choose_preset, method_names
+from sira_cli.cli.options.choosing import ALL, choose_each, choose_preset, method_names
 from sira_cli.cli.options.groups import MethodsOptions, ModelOptions, argument, option
 from sira_cli.cli.terminal.console import note, resumable, say, show_stages, spell
-from sira_cli.cli.terminal.output import check_file, note_threshold, print_tables, save_report
+from sira_cli.cli.terminal.output import check_file, note_threshold, print_tables
 from sira_cli.errors import SettingsError
 from sira_cli.eval.benchmark import Asking, Card
 from sira_cli.eval.cards import CARDS, find_cards, options_of_each
-from sira_cli.parsing import from_json
 
 if TYPE_CHECKING:
     from sira_cli.eval.benchmark import AnswerFiles, Benchmark
-    from sira_cli.eval.evaluation import Evaluation
     from sira_cli.eval.report import EvalReport
-    from sira_cli.look.claims import Verify
-    from sira_cli.methods.base import Method
-    from sira_cli.models.preset import Preset
     from sira_cli.run.lvlm import Lvlm
 
 FILES = {"csv": ".csv", "latex": ".tex"}  # options of tables in files, with the endings of their names
@@ -112,11 +106,7 @@ def eval_benchmarks(
     if sources:
         reports = [_read(benchmarks[0], sources, model, options.output, paper=options.paper)]
     else:
-        from sira_cli.eval.evaluation import with_controls
-
-        names_of_methods = with_controls(method_names(decoding.method), options.against)
-        methods = choose_each(names_of_methods, model, decoding)
-        reports = _ask(benchmarks, folder, methods, options, model, decoding)
+        reports = _ask(benchmarks, folder, options, model, decoding)
     if reports:
         _show(reports, options)
     failed = {failure.picture for report in reports for failure in report.failures}
@@ -222,7 +212,7 @@ def _read(
     from sira_cli.eval.paper import find_model, known_model
     from sira_cli.eval.report import EvalReport
 
-    _check_report(benchmark, output)
+    EvalReport.check_place(output, benchmark.name)
     answers = [read_answers(benchmark, source) for source in sources]
     of_paper = ""
     given = ""
@@ -235,132 +225,68 @@ def _read(
         if len(known) != 1:
             raise SettingsError("--paper: the answers' model is unknown: give -p PRESET")
         of_paper = find_model(known.pop())
-    return _saved(EvalReport.of(benchmark, answers, of_paper, given), output)
+    report = EvalReport.of(benchmark, answers, of_paper, given)
+    report.save_in(output)
+    return report
 
 
 def _ask(
     benchmarks: Sequence[Benchmark],
     folder: Path | None,
-    methods: Mapping[str, tuple[Preset, Method]],
     options: EvalOptions,
     model: ModelOptions,
     decoding: MethodsOptions,
 ) -> list[EvalReport]:
     """Ask one model all questions of some benchmarks, and report on each; a shard has no report."""
-    from sira_cli.cli.terminal.fetching import fetch_missing, images_folder
-    from sira_cli.eval.evaluation import Evaluation, has_captions, picture_names, pictures_of
-    from sira_cli.eval.paper import find_model
+    from sira_cli.cli.terminal.fetching import images_folder
+    from sira_cli.eval.evaluation import with_controls
+    from sira_cli.eval.suite import Suite
+    from sira_cli.look.claims import Verify
     from sira_cli.pictures.find import Shard
 
+    asked = method_names(decoding.method)
+    methods = choose_each(with_controls(asked, options.against), model, decoding)
     preset, first = next(iter(methods.values()))
-    outputs = _outputs(benchmarks, folder, options, preset)
-    shard = None if options.shard is None else Shard.parse(options.shard)
-    images = images_folder(options.images, None if folder is None else folder / "images")
-    for benchmark in benchmarks:
-        names = [name for name in picture_names(benchmark) if shard is None or shard.holds(name)]
-        fetch_missing(options.images, names, images)
     every = decoding.method.strip() == ALL  # that the model can run
+    images = images_folder(options.images, None if folder is None else folder / "images")
+    output = options.output
+    if output is None and folder is not None:
+        output = folder / ANSWERS / (preset.name or preset.model).replace("/", "--")
+        note(f"answers are kept in {output}")
+    look = None if options.verify is None else Verify(mode=options.verify)
+    suite = Suite(
+        benchmarks,
+        images,
+        methods,
+        output=output,
+        in_folders=folder is not None,
+        overwrite=options.overwrite,
+        retry_errors=options.retry_errors,
+        batch_size=options.batch_size,
+        shard=None if options.shard is None else Shard.parse(options.shard),
+        engine="vllm" if options.engine == "vllm" else "",
+        max_new_tokens=decoding.max_new_tokens,
+        verify=look,
+        looked_at=asked,
+        able_only=every,
+        paper=options.paper,
+    )
+    if look is not None:
+        note_threshold(look, preset)
 
-    @functools.cache
     def load() -> Lvlm:
         if options.engine == "vllm":
             return load_in_vllm(preset, model, first, options.batch_size, 1)
-        pictures = [picture for benchmark in benchmarks for picture in pictures_of(benchmark, images)]
-        return load_model(preset, model, "greedy" if every else first, pictures=pictures)
+        return load_model(preset, model, "greedy" if every else first, pictures=[*suite.pictures()])
 
-    if every and options.engine == "local":
-        methods = able(load(), methods)
-    asked = {name: methods[name] for name in method_names(decoding.method) if name in methods}
-    looks = _looks(asked, preset, options, every=every)
-    evaluations = [
-        Evaluation(
-            benchmark,
-            images,
-            methods,
-            output=output,
-            overwrite=options.overwrite,
-            retry_errors=options.retry_errors,
-            batch_size=options.batch_size,
-            shard=shard,
-            settings={} if decoding.max_new_tokens is None else {"max_new_tokens": decoding.max_new_tokens},
-            looks=looks if len(benchmarks) == 1 or has_captions(benchmark) else {},
-            engine="vllm" if options.engine == "vllm" else "",
-        )
-        for benchmark, output in zip(benchmarks, outputs, strict=True)
-    ]
-    paper = find_model((preset.name, preset.model)) if options.paper else ""
-    reports = [_evaluate(evaluation, load, paper) for evaluation in evaluations]
-    return [report for report in reports if report is not None]
-
-
-def _evaluate(evaluation: Evaluation, load: Callable[[], Lvlm], paper: str) -> EvalReport | None:
-    """Ask all questions of a benchmark, and report on the answers; None for a shard."""
-    output = evaluation.output
-    shard = evaluation.shard
-    with resumable(output is not None, evaluation.overwrite):
-        show_stages(evaluation.events(load))
-    if shard is None:
-        return _saved(evaluation.report(paper), output)
-    note(f"shard {shard.index}/{shard.count} is done: when all are, score them: --answers {output}")
-    if any(answers.failures for answers in evaluation.answers):
-        raise typer.Exit(3)
-    return None
-
-
-def _outputs(
-    benchmarks: Sequence[Benchmark], folder: Path | None, options: EvalOptions, preset: Preset
-) -> list[Path | None]:
-    """Return the folder of each benchmark's answers; None: they are not kept."""
-    output = options.output
-    if folder is None:
-        outputs = [output for _ in benchmarks]
-    else:
-        if output is None:
-            output = folder / ANSWERS / (preset.name or preset.model).replace("/", "--")
-            note(f"answers are kept in {output}")
-        outputs = [output / benchmark.name for benchmark in benchmarks]
-    if not options.overwrite:
-        for benchmark, output in zip(benchmarks, outputs, strict=True):
-            _check_report(benchmark, output)
-    return outputs
-
-
-def _looks(
-    methods: Mapping[str, tuple[Preset, Method]], preset: Preset, options: EvalOptions, *, every: bool
-) -> dict[str, Verify]:
-    """Return the second look of each method; with `every`, of those that can have one."""
-    from sira_cli.look.claims import Verify
-    from sira_cli.models import combinations
-
-    looks: dict[str, Verify] = {}
-    if options.verify is None:
-        return looks
-    look = Verify(mode=options.verify)
-    note_threshold(look, preset)
-    for name, under in methods.items():
-        try:
-            combinations.check(*under, verify=options.verify)
-            looks[name] = look
-        except SettingsError as error:
-            if not every:
-                raise
-            note(f"{name} has no second look: {error}")
-    return looks
-
-
-def _check_report(benchmark: Benchmark, output: Path | None) -> None:
-    """Check that a report in the output folder, which will be replaced, is of the same benchmark."""
-    if output is None:
-        return
-    path = output / "report.json"
-    if not path.exists():
-        return
-    try:
-        before = from_json(path.read_bytes())["benchmark"]
-    except (OSError, ValueError, KeyError, TypeError):
-        before = "something else"
-    if before != benchmark.name:
-        raise SettingsError(f"--output: {path} holds the report of {before}: give another folder")
+    with resumable(suite.output is not None, suite.overwrite):
+        show_stages(suite.events(load))
+    if suite.shard is not None:
+        part = f"{suite.shard.index}/{suite.shard.count}"
+        note(f"shard {part} is done: when all are, score them: --answers {options.output}")
+        if suite.failures:
+            raise typer.Exit(3)
+    return suite.reports
 
 
 def _show(reports: Sequence[EvalReport], options: EvalOptions) -> None:
@@ -380,10 +306,3 @@ def _show(reports: Sequence[EvalReport], options: EvalOptions) -> None:
         write_whole(options.csv, combined.to_csv().encode())
     if options.latex is not None:
         write_whole(options.latex, combined.to_latex().encode())
-
-
-def _saved(report: EvalReport, output: str | Path | None) -> EvalReport:
-    """Return a report, written to report.json in the output folder."""
-    if output is not None:
-        save_report(report, Path(output) / "report.json")
-    return report

@@ -13,15 +13,14 @@ from sira_cli.analysis.bench import shape_names
 from sira_cli.cli.loading import load_model
 from sira_cli.cli.options import groups
 from sira_cli.cli.options import setting as set_option
-from sira_cli.cli.options.choosing import ALL, able, choose_preset, method_names
+from sira_cli.cli.options.choosing import ALL, choose_preset, method_names
 from sira_cli.cli.options.groups import PICTURES, ReportOptions, ResearchModelOptions, argument, option, with_options
-from sira_cli.cli.terminal.console import Progress, resumable, show_stages, waiting
+from sira_cli.cli.terminal.console import Progress, note, resumable, show_stages, waiting
 from sira_cli.cli.terminal.output import (
     check_file,
     check_plot,
     check_preset_file,
     save_preset,
-    save_report,
     show_report,
 )
 from sira_cli.errors import NotCalibratedError, SettingsError, SiraError, UnsupportedModelError
@@ -83,10 +82,13 @@ def bench(
     batches = _numbers("--batch-size", batch_size)
     lvlm = _random_model(shape, model) if shape else load_model(choose_preset(model), model, "sira", pictures=())
     if method.strip() == ALL:
-        refusals: list[type[SiraError]] = [UnsupportedModelError]
+        refusals: tuple[type[SiraError], ...] = (UnsupportedModelError,)
         if shape is None:  # else a stand-in is the calibration
-            refusals.append(NotCalibratedError)
-        methods = list(able(lvlm, {name: (lvlm.preset, find(name)) for name in methods}, *refusals))
+            refusals += (NotCalibratedError,)
+        asked = {name: (lvlm.preset, find(name)) for name in methods}
+        for name, reason in lvlm.unable(asked, refusals).items():
+            note(f"{name} is left out: {reason}")
+            methods.remove(name)
     from sira_cli.analysis.bench import measure
     from sira_cli.analysis.experiment import Units
 
@@ -108,7 +110,7 @@ def bench(
             on_requests=lambda count, worked: progress.advance(count, worked=worked),
         ):
             if target.output is not None:
-                save_report(report, target.output)
+                report.save(target.output)
         units.complete()
     if target.units is not None:
         target.units.unlink()
@@ -184,8 +186,9 @@ def sweep(
     if drawn:
         questions = validation_questions(limit)
     else:
-        questions = in_splits(files or [], images_folder(images), limit, ONE_WORD)
-        check_or_fetch(images, questions.pictures)
+        folder = images_folder(images)
+        questions = in_splits(files or [], folder.path, limit, ONE_WORD)
+        check_or_fetch(folder, questions.pictures)
     units = Units[list[str]](output, overwrite=overwrite)
     with resumable(output is not None, overwrite), closing(units):
         known = measured.decisive(preset, questions, alphas, captions) | {"quantization": preset.load.quantization}

@@ -11,13 +11,16 @@ import functools
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
+from pathlib import Path
 from typing import Any
 
+from sira_cli.errors import SettingsError
 from sira_cli.eval.answers import Answers, FailedAnswer
 from sira_cli.eval.benchmark import MEAN, Benchmark, Part
 from sira_cli.eval.paper import decimals, known_model, printed, results
 from sira_cli.eval.published import Expected, expected
 from sira_cli.eval.statistics import Counts, Figure, McNemarTest, MethodFigures, Tally, common, compare_pairs
+from sira_cli.parsing import from_json
 from sira_cli.run.reports import Report, Table
 
 INTERVALS = "pictures: Wilson's, of the effective number of answers; differences by MOVER"
@@ -26,6 +29,7 @@ GREEDY = "greedy"  # the method, and its label where it neither samples nor sear
 ONLY_SHOWN = ("p", "pictures")  # fields of a row that JSON has not: `tests` has p
 IF_PRINTED = ("paper_mark", "published")  # fields of a row that are left out without figures of others
 AUTHORS = "by its authors"
+REPORT = "report.json"  # next to the answers
 
 
 @dataclass(frozen=True)
@@ -285,6 +289,28 @@ class EvalReport(Report):
         if any(settings.get("temperature") for settings in self.settings.values()):
             lines.insert(0, "T: answers are sampled at this temperature; greedy decoding with it is called sampling")
         return lines
+
+    @staticmethod
+    def check_place(folder: Path | None, benchmark: str) -> None:
+        """Check that a report in a folder, which will be replaced, is of the same benchmark.
+
+        Raises:
+            SettingsError: it is of another one, or something else.
+        """
+        if folder is None or not (folder / REPORT).exists():
+            return
+        path = folder / REPORT
+        try:
+            before = from_json(path.read_bytes())["benchmark"]
+        except (OSError, ValueError, KeyError, TypeError):
+            before = "something else"
+        if before != benchmark:
+            raise SettingsError(f"`output=`: {path} holds the report of {before}: give another folder")
+
+    def save_in(self, folder: Path | None) -> None:
+        """Write the report into a folder, if there is one."""
+        if folder is not None:
+            self.save(folder / REPORT)
 
     def to_json(self) -> str:
         """Return one JSON object, `sira.eval/1`."""

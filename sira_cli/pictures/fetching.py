@@ -40,6 +40,14 @@ class Estimate:
     sample: int  # number of pictures that were tried
 
 
+@dataclass(frozen=True)
+class ImageFolder:
+    """A folder of pictures that a list names; those that it lacks are fetched from a URL, if there is one."""
+
+    path: Path
+    url: str = ""  # of a folder on the web
+
+
 def check_web_folder(url: str) -> None:
     """Check that a URL can be the folder of pictures."""
     try:

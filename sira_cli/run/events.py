@@ -72,6 +72,14 @@ class Advanced:
     """So many pieces of a stage more are done, which are no pictures of a run."""
 
     count: int
+    failed: bool = False
+
+
+@dataclass(frozen=True)
+class Remark:
+    """What the user should know about a run, in one line."""
+
+    text: str
 
 
 PictureEvent = Finished[R] | Failed[R] | Skipped

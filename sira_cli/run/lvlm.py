@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import closing
 from dataclasses import replace
 from typing import Any, Self, TypeVar
 
 import numpy as np
 
-from sira_cli.errors import SettingsError, UnfinishedJsonError, UnfinishedReasoningError
+from sira_cli.errors import SettingsError, SiraError, UnfinishedJsonError, UnfinishedReasoningError
 from sira_cli.look.best import BestCaptions
 from sira_cli.look.claims import Check, Verify
 from sira_cli.look.second_look import SecondLook
@@ -57,6 +57,24 @@ class Lvlm(LoadedModel):
         preset = preset or self.preset
         decoder = preset.method(method).with_values(**settings)
         return type(self)(self.model, self.processor, preset, decoder, self.revision, self.vocabulary)
+
+    def unable(
+        self, methods: Mapping[str, tuple[Preset, Method]], refusals: tuple[type[SiraError], ...] = (SiraError,)
+    ) -> dict[str, str]:
+        """Return why this model cannot run some of these methods.
+
+        Args:
+            methods: by name, preset and method.
+            refusals: kinds of errors that count; of others, the method is not named here.
+        """
+        reasons = {}
+        for name, (preset, method) in methods.items():
+            try:
+                self.under(method, preset)
+            except SiraError as error:
+                if isinstance(error, refusals):
+                    reasons[name] = str(error)
+        return reasons
 
     def look(self, verify: Verify | None = None) -> SecondLook:
         """Return a second look by this model."""

@@ -6,11 +6,13 @@ import json
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import Any, ClassVar, Self
 
 from pydantic import TypeAdapter
 
 from sira_cli._version import __version__
+from sira_cli.files import write_whole
 
 
 class Report:
@@ -27,6 +29,10 @@ class Report:
     def to_json(self) -> str:
         """Return the report as one JSON object; figures that are not finite are null."""
         return self.as_json()
+
+    def save(self, path: Path) -> None:
+        """Write the report as one JSON object."""
+        write_whole(path, self.to_json().encode() + b"\n")
 
     def as_json(self, first: Mapping[str, Any] | None = None, **changed: Any) -> str:
         """Return the report as one JSON object, between its schema and sira's version."""

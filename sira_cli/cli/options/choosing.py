@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from sira_cli.cli.options import setting as set_option
 from sira_cli.cli.options.groups import DecodingOptions, ModelOptions, ResearchModelOptions
 from sira_cli.cli.terminal.console import note, spell
-from sira_cli.errors import SettingsError, SiraError
+from sira_cli.errors import SettingsError
 from sira_cli.methods import METHODS, find
 from sira_cli.methods.base import Method
 
 if TYPE_CHECKING:
     from sira_cli.models.preset import Preset
-    from sira_cli.run.lvlm import Lvlm
 
 ALL = "all"  # as --method: every method
 LOADING = ("dtype", "quantization", "max_pixels")  # options that are settings of a preset's model
@@ -26,21 +25,6 @@ OF_METHODS = ("method", "k", "alpha")  # options that are no settings of a prese
 def method_names(text: str) -> list[str]:
     """Split names of methods with commas between them; `all` stands for every method."""
     return list(METHODS) if text.strip() == ALL else [name.strip() for name in text.split(",")]
-
-
-def able(
-    lvlm: Lvlm, chosen: Mapping[str, tuple[Preset, Method]], *refusals: type[SiraError]
-) -> dict[str, tuple[Preset, Method]]:
-    """Return the methods, each with its preset, that a loaded model can run; report why the others cannot."""
-    found = dict(chosen)
-    for name, (preset, method) in chosen.items():
-        try:
-            lvlm.under(method, preset)
-        except SiraError as error:
-            if isinstance(error, refusals or SiraError):
-                note(f"{name} is left out: {error}")
-                del found[name]
-    return found
 
 
 def choose_preset(model: ResearchModelOptions, *, k: int | None = None) -> Preset:

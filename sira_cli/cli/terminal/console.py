@@ -240,7 +240,7 @@ def run_records(events: Generator[Event, None, None], output: Output, overwrite:
 
 def show_stages(events: Generator[Any, None, None], pictures: int = 1) -> int:
     """Show the events of stages or parts: a bar each, each failure once; return how many pictures were not measured."""
-    from sira_cli.run.events import Advanced, Failed, Halved, StageStarted, Started
+    from sira_cli.run.events import Advanced, Failed, Halved, Remark, StageStarted, Started
 
     reported: set[str] = set()  # locations of pictures
     failures = 0
@@ -253,8 +253,10 @@ def show_stages(events: Generator[Any, None, None], pictures: int = 1) -> int:
                 progress = bars.enter_context(Progress.on_terminal(event.stage, event.total))
             elif isinstance(event, Halved):
                 note_halved(event)
+            elif isinstance(event, Remark):
+                note(event.text)
             elif isinstance(event, Advanced):
-                progress.advance(event.count)
+                progress.advance(event.count, error=event.failed)
             elif not isinstance(event, Started):
                 if isinstance(event, Failed) and event.picture.location not in reported:
                     reported.add(event.picture.location)

@@ -113,17 +113,10 @@ def save_plot(report: Any, path: Path) -> None:
         report.draw().savefig(file, format=path.suffix.lower().removeprefix("."), dpi=150)
 
 
-def save_report(report: Any, path: Path) -> None:
-    """Write a report as JSON, as --json prints it."""
-    from sira_cli.files import write_whole
-
-    write_whole(path, report.to_json().encode() + b"\n")
-
-
 def show_report(report: Any, as_json: bool, path: Path | None = None, plot: Path | None = None) -> None:
     """Print a report, as JSON or as tables, and write it and its figure to files, if these are given."""
     if path is not None:
-        save_report(report, path)
+        report.save(path)
     if as_json:
         print(report.to_json())
     else:
