@@ -57,7 +57,6 @@ def fp8_blocks(weight: Tensor) -> Packed:
     return {"weight": rounded.flatten(2).flatten(0, 1), "weight_scale_inv": scale}
 
 
-KEPT = ["lm_head", "vision_tower", "multi_modal_projector"]  # in 16 bits
 DYNAMIC = {"num_bits": 8, "type": "float", "symmetric": True, "strategy": "token", "dynamic": True}
 CHANNEL = {"num_bits": 8, "type": "float", "symmetric": True, "strategy": "channel", "dynamic": False}
 LAYERS = {"targets": ["Linear"], "weights": CHANNEL, "input_activations": DYNAMIC, "output_activations": None}
@@ -71,7 +70,7 @@ FORMATS: dict[str, tuple[Callable[[Tensor], Packed], dict[str, Any]]] = {
             "group_size": GROUP,
             "version": "gemm",
             "zero_point": True,
-            "modules_to_not_convert": KEPT[1:],
+            "modules_to_not_convert": ["vision_tower", "multi_modal_projector"],
         },
     ),
     "FP8, compressed-tensors": (
@@ -90,7 +89,6 @@ FORMATS: dict[str, tuple[Callable[[Tensor], Packed], dict[str, Any]]] = {
             "quant_method": "fp8",
             "activation_scheme": "dynamic",
             "weight_block_size": [BLOCK, BLOCK],
-            "modules_to_not_convert": KEPT,
         },
     ),
 }
@@ -101,13 +99,17 @@ def write(folder: Path, name: str) -> None:
     pack, config = FORMATS[name]
     write_llava(folder, torch.bfloat16, **SIZES)
     packed = {}
+    kept = []
     for key, weight in load_file(folder / "model.safetensors").items():
         if not LINEAR.search(key):
             packed[key] = weight
+            kept.append(key.removesuffix(".weight"))
             continue
         for end, tensor in pack(weight).items():
             packed[key.removesuffix("weight") + end] = tensor.contiguous()
     save_file(packed, folder / "model.safetensors", metadata={"format": "pt"})
     described = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+    if name == "FP8 in blocks":
+        config = config | {"modules_to_not_convert": kept}  # by whole names
     described["quantization_config"] = config
     (folder / "config.json").write_text(json.dumps(described), encoding="utf-8")
