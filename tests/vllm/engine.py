@@ -40,7 +40,8 @@ def decode(
     triton: bool = False,
 ) -> dict[str, Any]:
     """Each batch on the same engine: the token ids of its requests, which are all there at once; and the
-    tokens' log-probabilities, with `logprobs` in their `params`, or both of their scores. And how many tokens of each
+    tokens' log-probabilities, with `logprobs` in their `params` (with `top`, of all tokens that come), or both of
+    their scores. And how many tokens of each
     prompt were `cached`. Of a prompt in a batch with `rows` a step has as many tokens at most.
 
     `padded`: with as many rows in every forward as if a CUDA graph of parts of it were replayed.
@@ -114,6 +115,8 @@ def decode(
                     own = batch["requests"][int(named(output.request_id).split("-")[1])]
                     if "scores" in (own.get("sira") or {}):
                         found.append([[step[place].logprob for place in SCORED] for step in text.logprobs])
+                    elif own.get("top"):
+                        found.append([{token: each.logprob for token, each in step.items()} for step in text.logprobs])
                     elif text.logprobs:
                         found.append([step[token].logprob for step, token in zip(text.logprobs, found[1], strict=True)])
                     texts[named(output.request_id)] = found

@@ -22,6 +22,7 @@ from tests.vllm.models import (
     by_attach,
     by_attach_among,
     loaded,
+    log_probabilities,
     request,
     scores_by_attach,
 )
@@ -167,6 +168,26 @@ def test_scores_of_tokens(family, v1, folder, pictures, run):
         if index not in scoring:
             expected = [logprob for _, logprob in expected]
         torch.testing.assert_close(torch.tensor(scores), torch.tensor(expected), rtol=0, atol=1e-4)
+
+
+@pytest.mark.parametrize("v1", [False, True])
+def test_log_probabilities_of_one_stream(v1, folder, pictures, run):
+    """The five likeliest tokens at each place of a given text: of full, of CF and of the contrast."""
+    about = request("llava", pictures[:1], tokens=6)
+    text = by_attach(folder("llava"), about)[1]
+    asked = []
+    for view in ({"view": "full"}, {"view": "cf"}, {}):
+        asked.append({**about, "sira": {"forced": text, **view}, "params": {"logprobs": 5}, "top": True})
+    (answers,) = run("decode", folder("llava"), v1=v1, options=SIRA, batches=[{"requests": asked}])["answers"]
+    steps: list[Any] = []
+    log_probabilities(folder("llava"), about, text, 0.5, steps.append)
+    for name, (_, tokens, found) in zip(("full", "cf", "contrast"), answers, strict=True):
+        assert tokens == text
+        for step, likeliest in zip(steps, found, strict=True):
+            expected = getattr(step, name)[0].log_softmax(dim=-1)
+            assert {*likeliest} >= {str(token) for token in expected.topk(5).indices.tolist()}
+            given = torch.tensor([*likeliest.values()])
+            torch.testing.assert_close(given, expected[[int(token) for token in likeliest]], rtol=0, atol=1e-4)
 
 
 def test_scores_wait_for_no_value_of_the_device():
