@@ -22,7 +22,7 @@ BESIDE = ("_version", "errors", "files", "interrupts", "parsing")  # modules bes
 TERMINAL = {"typer", "rich", "click"}
 # How dense the package may be: a line does one thing. Lines have no total; code tokens have one: a feature
 # enters with the tokens that leave. Raise a bound on purpose only, with the reason in the commit.
-CODE_TOKENS = 276_400
+CODE_TOKENS = 276_700
 TOKENS_PER_LINE = 9.5  # of code, over the whole package
 TOKENS_PER_LINE_OF_A_FILE = 11.5  # of 40 lines of code or more; formulas on tensors are the densest
 PER_THOUSAND_LINES = {"comprehensions": 29.0, "tuple assignments": 2.0}

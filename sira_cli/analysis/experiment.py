@@ -1,6 +1,6 @@
 """The pattern of an experiment: units of work that are kept (`Units`, `run_stage`), a report, its table and figure.
 
-A killed run goes on from its file, which belongs to one configuration; a picture's id is the name of its unit.
+Units may have a file, from which a killed run goes on; it belongs to one configuration.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ class Units(dict[str, T]):
         self._file = None if path is None else _UnitFile(path, self, experiment, overwrite=overwrite)
 
     def check(self, settings: Mapping[str, Any], *, whole: bool = False) -> None:
-        """Check that the known settings, or the whole of them, equal the file's."""
+        """Check that settings equal the file's: some of them, or `whole`: there are no others."""
         if self._file is not None:
             check_same(self._file.path, settings, self._file.settings or {}, whole=whole)
 
@@ -121,7 +121,7 @@ class _UnitFile(ContinuedFile):
 
 
 class UnitOutput(Sink[T]):
-    """Where the results of a stage go: to `Units`, under the id or else the name of each picture."""
+    """Where the results of a stage go: to `Units`, each under its picture's id, or its name if it has no id."""
 
     def __init__(self, units: Units[T], pictures: Sequence[Picture], name: Callable[[Picture], str]) -> None:
         super().__init__(pictures, {})
@@ -130,7 +130,7 @@ class UnitOutput(Sink[T]):
 
     @override
     def name(self, picture: Picture) -> str:
-        """Return the picture's name among the failures."""
+        """Return the picture's name, as failures have it."""
         return self._name(picture)
 
     @override
@@ -145,6 +145,7 @@ class UnitOutput(Sink[T]):
             self._units.add({event.id: event.record})
         elif isinstance(event, Failed):
             self._units.failures.setdefault(event.name, FailedPicture(event.name, event.error))
+        self.counts.add(event)
         return event
 
 
@@ -163,10 +164,10 @@ def run_stage(
     Args:
         lvlm: the loaded model, under the method of the task.
         task: with results that `units` can write as JSON.
-        pictures: all pictures of a stage, each with its prompt; the `id` of each is its unit.
+        pictures: all pictures of a stage, each with its prompt; its unit is its `id`, or its name if it has no id.
         units: the results so far, to which new ones are added.
         batch_size: as for `Runner`.
-        name: returns a picture's name among the failures.
+        name: returns a picture's name, as failures have it.
         all_needed: whether the experiment ends at the first picture that fails.
 
     Raises:

@@ -31,7 +31,7 @@ from sira_cli.run.records import flat, hash_of
 from sira_cli.run.runner import BatchSize
 
 DEFAULT_K_COUNT = 6  # number of values of K at most, unless they are given
-# Names of units, each with the texts of several settings.
+# Names of units, each with the texts of several settings; the second one's values are a picture's name and K.
 ANSWER_UNIT = "question {}"
 CAPTION_UNIT = "captions of scene {}, K = {}"
 
@@ -78,7 +78,7 @@ class Grid:
 
 
 def spread(layers: int, largest: int) -> tuple[int, ...]:
-    """Return up to DEFAULT_K_COUNT values of K, from early to late forks, L/2 among them."""
+    """Return up to DEFAULT_K_COUNT values of K, at most `largest`, in ascending order, L/2 among them."""
     evenly = [number * layers // DEFAULT_K_COUNT for number in range(1, DEFAULT_K_COUNT + 1)]
     return tuple(sorted({max(1, min(k, largest)) for k in evenly}))
 
@@ -209,7 +209,8 @@ def sweep(
 ) -> Events:
     """Measure what is missing in `units`, and yield events.
 
-    A picture that fails in the questions is an event once, and the others go on. One without an answer has no captions.
+    A picture that fails in the questions is an event for each of them, and once in `units.failures`; the others go on.
+    One without an answer has no captions.
 
     Args:
         lvlm: the loaded model, under SIRA.
@@ -247,9 +248,9 @@ def sweep(
     yield from run_stage(lvlm, task, asked, units, batch_size, name=lambda picture: names[picture.id])
     if captions:
         answered = dict.fromkeys(name for unit, name in names.items() if unit in units)
-        forks = (GREEDY.k, *grid.ks)
-        yield StageStarted("pictures at each K", len(answered) * len(forks))
-        for k in forks:
+        ks = (GREEDY.k, *grid.ks)
+        yield StageStarted("pictures at each K", len(answered) * len(ks))
+        for k in ks:
             pictures = []
             for name in answered:
                 unit = CAPTION_UNIT.format(name, k)
@@ -260,7 +261,7 @@ def sweep(
 
 
 def _lvlms_at(lvlm: Lvlm, grid: Grid, k: int) -> list[Lvlm]:
-    """Return a loaded model in each cell of a grid with this K."""
+    """Return a loaded model under the setting of each cell of a grid that has this K."""
     if k == GREEDY.k:
         return [lvlm.under("greedy", lvlm.preset.with_settings(alpha=GREEDY.alpha))]
     lvlms = []

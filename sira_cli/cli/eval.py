@@ -279,6 +279,7 @@ def _ask(
             return load_in_vllm(preset, model, first, options.batch_size, 1)
         return load_model(preset, model, "greedy" if every else first, pictures=[*suite.pictures()])
 
+    show_stages(suite.fetch())
     with resumable(suite.output is not None, suite.overwrite):
         show_stages(suite.events(load))
     if suite.shard is not None:

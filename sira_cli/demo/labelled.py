@@ -11,7 +11,7 @@ import numpy as np
 from sira_cli.analysis.calibration.support import Caption, Source, SupportReport, labelled_by
 from sira_cli.analysis.calibration.vti import CaptionPair, CaptionPairs
 from sira_cli.analysis.questions import Outline, Question, QuestionSet, corners
-from sira_cli.demo.measure import all_ok
+from sira_cli.demo.measure import with_texts
 from sira_cli.demo.questions import SPLITS, Questions, caption, held_out, yes_no_question
 from sira_cli.demo.scenes import VALIDATION_SEEDS, Scene, render, scene_picture
 from sira_cli.look.claims import Verify
@@ -97,10 +97,11 @@ def scene_report(lvlm: Lvlm, count: int, on_progress: Callable[[int], None] = la
     del verify["min_support"]
     scenes = {str(seed): held_out(seed) for seed in VALIDATION_SEEDS[:count]}
     captions: list[Caption] = []
-    results = lvlm.caption_many(map(scene_picture, scenes.values()), batch_size=BATCH)
-    for (name, scene), result in zip(scenes.items(), all_ok(results), strict=True):
-        checked = look.check(render(scene)[0], result.text)
-        support = {claim.thing: claim.support for claim in checked.objects}
+    images = [render(scene)[0] for scene in scenes.values()]
+    writer = lvlm.under(lvlm.decoder, lvlm.preset.without_text())
+    results = with_texts(writer.caption_many(images, batch_size=BATCH))
+    for name, image, result in zip(scenes, images, results, strict=True):
+        support = {claim.thing: claim.support for claim in look.check(image, result.text).objects}
         captions.append(Caption(f"scene {name}", name, support))
         on_progress(len(captions))
     labelled = labelled_by(captions, {name: scene.objects for name, scene in scenes.items()})

@@ -19,6 +19,7 @@ from sira_cli.models.model import LoadedModel
 from sira_cli.models.texts import Answer
 from sira_cli.pictures.picture import Picture, group_of
 from sira_cli.pictures.sources import as_picture
+from sira_cli.run.events import Halved
 from sira_cli.run.items import Batch, Item, Task
 from sira_cli.run.lvlm import Lvlm
 from sira_cli.run.task import TASKS
@@ -133,7 +134,7 @@ def _turn(name: str, message: Mapping[str, Any]) -> tuple[Turn, list[Picture]]:
 
 @dataclass(frozen=True)
 class _Asked(Task[R]):
-    """Work on requests, whose numbers are the items' ids. One that fails ends the evaluation, which knows no errors."""
+    """Work on requests, whose numbers are the items' ids. One that fails ends the evaluation: it has no errors."""
 
     requests: Sequence[Request]
 
@@ -161,7 +162,7 @@ class _Asked(Task[R]):
         """Raise the error."""
         raise error
 
-    def settled(self, lvlm: Lvlm, numbers: Iterable[int], batch_size: int) -> Iterator[tuple[int, Any]]:
+    def results(self, lvlm: Lvlm, numbers: Iterable[int], batch_size: int) -> Iterator[tuple[int, R]]:
         """Yield the numbers of requests and their results, in order; `batch_size` are worked on together."""
         items = []
         for number in numbers:
@@ -169,7 +170,10 @@ class _Asked(Task[R]):
             items.append(Item[R](group_of(request.pictures), request.name, str(request.prompt), id=str(number)))
         with closing(lvlm.runner(self, batch_size).run(items)) as settled:
             for item in settled:
-                if isinstance(item, Item):
+                if isinstance(item, Halved):
+                    _log.warning("out of memory with %d requests at once, now %d", item.before, item.batch_size)
+                else:
+                    assert item.result is not None
                     yield int(item.id), item.result
 
 
@@ -218,7 +222,7 @@ def answers(lvlm: Lvlm, requests: Sequence[Request], batch_size: int, task: str)
     for settings, numbers in groups.items():
         under = lvlm.under(lvlm.decoder, lvlm.preset.with_settings(**dict(settings)))
         texts = Texts(requests, TASKS[task](under.preset, under.decoder, "").way(under))
-        for number, answer in texts.settled(under, numbers, batch_size):
+        for number, answer in texts.results(under, numbers, batch_size):
             if answer.error:
                 _log.warning("%s: no answer: %s", requests[number].name, answer.error)
             yield number, _until(answer, requests[number].until)
@@ -230,8 +234,8 @@ def losses(lvlm: Lvlm, requests: Sequence[Request], texts: Sequence[str], batch_
     The loss is the mean of `-log p` over the answer's tokens, with temperature 1, as of lmms-eval's other models.
     """
     require(lvlm.decoder, Ability.TRACES, "the likelihood of a given answer")
-    settled = Losses(requests, texts).settled(lvlm, range(len(requests)), batch_size)
-    return [pair for _, pair in settled]
+    results = Losses(requests, texts).results(lvlm, range(len(requests)), batch_size)
+    return [pair for _, pair in results]
 
 
 def _until(answer: Answer, stops: Sequence[str]) -> Answer:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+from collections import Counter
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field
 from pathlib import Path
@@ -21,7 +22,7 @@ from sira_cli.models.preset import Preset
 from sira_cli.pictures.fetching import ImageFolder
 from sira_cli.pictures.find import Shard
 from sira_cli.pictures.picture import Picture
-from sira_cli.run.events import Advanced, Remark
+from sira_cli.run.events import Advanced, Remark, StageStarted
 from sira_cli.run.fetching import fetch_missing
 from sira_cli.run.runner import BatchSize
 
@@ -31,26 +32,33 @@ if TYPE_CHECKING:
 
 @dataclass
 class Suite:
-    """Benchmarks, asked of one loaded model under several methods; refused before loading, where that can be known.
+    """Benchmarks, asked of one model under several methods; what is wrong is refused before the model is loaded.
+
+    for event in suite.fetch():  # pictures that are on the web
+        print(event)
+    for event in suite.events(lvlm):
+        print(event)
+    for report in suite.reports:
+        print(report.to_json())
 
     Attributes:
         benchmarks: with their questions read.
-        images: the folder of their pictures; those at its URL are fetched first.
+        images: the folder of their pictures, and perhaps a URL for those that it lacks.
         methods: by name, preset and method; see `methods_of`.
-        output: the folder of the answers and the report, of several benchmarks one below it for each (`in_folders`);
-            None: they are not kept.
+        output: the folder of the answers and the report; None: they are not kept.
+        in_folders: whether each benchmark has its own folder in `output`, by its name; several need that.
         overwrite, retry_errors, batch_size, shard, engine: as for `Evaluation`.
-        max_new_tokens: instead of the benchmarks' own; None: theirs.
-        verify: a second look, with which captions are also asked for.
-        looked_at: the methods whose captions are.
-        able_only: leave out methods and second looks that the model does not support, instead of refusing.
+        max_new_tokens: of each text; None: as the benchmark has it.
+        verify: a second look; captions are asked for with it, and without it.
+        looked_at: names of the methods that get the second look; None: all.
+        able_only: leave out what the loaded model cannot do (methods, but under an `engine`) or what a method cannot
+            (the second look), instead of refusing it.
         paper: show the paper's figures of the same model.
-        reports: of each benchmark, after the last event; none of a shard.
-        failures: pictures without an answer, likewise.
+        reports: of each benchmark that is done; a shard has none.
+        failures: of the pictures that have no answers, also in a shard.
 
     Raises:
-        SettingsError: `output` holds another report, the paper does not know the model, or as for
-            `Evaluation`.
+        SettingsError: `output` holds another report, the paper does not have the model, or a name is not known here.
     """
 
     benchmarks: Sequence[Benchmark]
@@ -66,47 +74,76 @@ class Suite:
     engine: str = ""
     max_new_tokens: int | None = None
     verify: Verify | None = None
-    looked_at: Sequence[str] = ()
+    looked_at: Sequence[str] | None = None
     able_only: bool = False
     paper: bool = False
     reports: list[EvalReport] = field(init=False, default_factory=list)
     failures: list[FailedAnswer] = field(init=False, default_factory=list)
 
     def __post_init__(self) -> None:
+        names = Counter(benchmark.name for benchmark in self.benchmarks)
+        if self.output is not None and (max(names.values()) > 1 or (len(names) > 1 and not self.in_folders)):
+            raise SettingsError("each benchmark needs an `output=` of its own")
+        if not self.methods:
+            raise SettingsError("expected one method or more")
         preset, _ = next(iter(self.methods.values()))
-        self._in_paper = find_model((preset.name, preset.model)) if self.paper else ""
+        self._model_in_paper = find_model((preset.name, preset.model)) if self.paper else ""
+        unknown = [name for name in self.looked_at or () if name not in self.methods]
+        if unknown:
+            raise SettingsError(f"{unknown[0]}: a second look is for the methods that are asked")
         if not self.overwrite:
             for benchmark in self.benchmarks:
                 EvalReport.check_place(self._output(benchmark), benchmark.name)
 
     def _output(self, benchmark: Benchmark) -> Path | None:
         """Return the folder of a benchmark's answers."""
-        return self.output / benchmark.name if self.output is not None and self.in_folders else self.output
+        if self.output is None or not self.in_folders:
+            return self.output
+        return self.output / benchmark.name
 
-    def picture_names(self) -> list[str]:
-        """Return the names of all pictures that are asked about."""
-        names: dict[str, None] = {}
+    def fetch(self) -> Generator[StageStarted | Advanced | Remark, None, None]:
+        """Fetch the pictures that `images` lacks, benchmark by benchmark, and yield events.
+
+        Raises:
+            PictureError: none of a benchmark's first pictures can be fetched.
+        """
         for benchmark in self.benchmarks:
-            names |= dict.fromkeys(picture_names(benchmark))
-        return [name for name in names if self.shard is None or self.shard.holds(name)]
+            names = [name for name in picture_names(benchmark) if self.shard is None or self.shard.holds(name)]
+            yield from fetch_missing(self.images, names, "the same command with `retry_errors=` tries them again")
 
     def pictures(self) -> Iterator[Picture]:
         """Yield the benchmarks' pictures."""
         for benchmark in self.benchmarks:
             yield from pictures_of(benchmark, self.images.path)
 
-    def events(self, load: Callable[[], Lvlm]) -> Generator[EvalEvent | Advanced | Remark, None, None]:
-        """Ask the model that `load` returns, if an answer is missing; after the last event `reports` are there."""
-        yield from fetch_missing(self.images, self.picture_names())
-        load = functools.cache(load)
+    def events(self, model: Lvlm | Callable[[], Lvlm]) -> Generator[EvalEvent | Remark, None, None]:
+        """Ask everything, and yield events.
+
+        Args:
+            model: the loaded model, or what loads it: called once, if an answer is missing or with `able_only`.
+
+        Raises:
+            SettingsError: the model can run no method, or as for `Evaluation`.
+        """
+        self.reports = []
+        self.failures = []
+
+        @functools.cache
+        def load() -> Lvlm:
+            return model() if callable(model) else model
+
         methods = dict(self.methods)
         if self.able_only and not self.engine:
-            for name, reason in load().unable(methods).items():
+            reasons = load().unable(methods)
+            if len(reasons) == len(methods):
+                raise SettingsError(next(iter(reasons.values())))
+            for name, reason in reasons.items():
                 yield Remark(f"{name} is left out: {reason}")
                 del methods[name]
         looks: dict[str, Verify] = {}
         if self.verify is not None:
-            looks = {name: self.verify for name in self.looked_at if name in methods}
+            chosen = self.methods if self.looked_at is None else self.looked_at
+            looks = {name: self.verify for name in chosen if name in methods}
         for name, reason in _without_look(methods, looks).items():
             if not self.able_only:
                 raise SettingsError(reason)
@@ -118,7 +155,7 @@ class Suite:
             for answers in evaluation.answers:
                 self.failures += answers.failures
             if self.shard is None:
-                report = evaluation.report(self._in_paper)
+                report = evaluation.report(self._model_in_paper)
                 report.save_in(self._output(evaluation.benchmark))
                 self.reports.append(report)
 

@@ -8,13 +8,16 @@ How a guided text is decoded:
 
 1. Before each token the guide reads the text so far (`Guide.choice_after`): which supported objects are missing, and
    whether an object is about to be introduced (`reading.py`). It returns a `Choice`: the tokens that may not come next,
-   those that begin a name which may, and the place from which the text goes on if the model knows no way on.
-2. Words that are one token are ruled out before they are picked (`GuideMask` in `mask.py`, by `name_tokens.py`).
+   those that begin the name of a supported object, and the place from which the text goes on where no plausible token
+   is left.
+2. Names of unsupported objects that are one token are ruled out before they are picked (`GuideMask` in `mask.py`, by
+   `name_tokens.py`).
 3. The text counts, not its tokens: a name in any other spelling is found once it is written (`Guide.first_forbidden`).
    Then the text is cut back to before the name, and the token that began it is banned there (`Guide.ban`, by
    `redecoding.py`).
-4. The text ends when no supported object is missing. Where the model would end it earlier, another sentence has to
-   begin, unless the model does not know how, only repeats itself (`Guide.repeats`), or names nothing new any more.
+4. The text may end when no supported object is missing. Where the model would end it earlier, another sentence has to
+   begin, unless no plausible one can, the model only repeats itself (`Guide.repeats`), the last sentences named nothing
+   new (`IDLE`), or the text is long (`LATE`).
 """
 
 from __future__ import annotations
@@ -32,9 +35,9 @@ from sira_cli.models.reasoning import ReasoningParser
 
 IDLE = 2  # sentences that name nothing new, after which a text may end with objects missing
 LATE = 0.75  # share of the maximum tokens after which a text may end with objects missing
-_SENTENCE = re.compile(r"[.!?\n]\s")  # an object is not named across its end
-# A name may go on as a compound: "light" as "light bulb". It cannot once this follows.
-_NO_COMPOUND = re.compile(
+_SENTENCE_END = re.compile(r"[.!?\n]\s")  # no name goes across it
+# What follows a name that is whole: "light" may still become "light bulb", but not before a sign or another word.
+_AFTER_NAME = re.compile(
     r"""
     [\s-]* [^\w\s-]                     # a sign other than a blank or hyphen
     | [\s-]+ (?P<word>\w[\w-]*) [^\w-]  # the next word, which is complete
@@ -74,7 +77,7 @@ class GuideRules:
         self.tokens = name_tokens(parser.vocabulary, words)
         self.late = int(LATE * limit)  # number of tokens after which a text may end without everything
         self._cached_mentions = functools.lru_cache(maxsize=1024)(self._mentions_in_sentence)
-        # A text is read after its newest token (`Watch`), and again before the next one (`GuideMask`).
+        # The same text is read after its newest token (`Watch`), and again before the next one (`GuideMask`):
         self._cached_texts = functools.lru_cache(maxsize=256)(self._decode)
 
     def decoded(self, tokens: Sequence[int]) -> DecodedText:
@@ -98,7 +101,7 @@ class GuideRules:
     def mentions(self, text: str) -> list[Mention]:
         """Return the mentions of a text, in order."""
         mentions = []
-        sentence_ends = [match.end() for match in _SENTENCE.finditer(text)]
+        sentence_ends = [match.end() for match in _SENTENCE_END.finditer(text)]
         start = 0
         for end in (*sentence_ends, len(text)):
             for mention in self._cached_mentions(text[start:end]):  # most sentences have been read before
@@ -116,12 +119,12 @@ class GuideRules:
 
     def is_whole(self, text: str, mention: Mention) -> bool:
         """Return whether the name of a mention can no longer go on as a compound."""
-        following = _NO_COMPOUND.match(text, mention.end)
-        if following and following["word"]:
-            words = re.split(r"[\s-]+", text[mention.start : following.end("word")].lower())
-            if " ".join(words) in self.words.beginnings:  # a compound of three words
-                following = _NO_COMPOUND.match(text, following.end("word"))
-        return following is not None
+        after = _AFTER_NAME.match(text, mention.end)
+        if after is None or not after["word"]:
+            return after is not None
+        words = re.split(r"[\s-]+", text[mention.start : after.end("word")].lower())
+        begins_compound = " ".join(words) in self.words.beginnings  # of three words
+        return not begins_compound or _AFTER_NAME.match(text, after.end("word")) is not None
 
 
 class Guide:
@@ -129,11 +132,12 @@ class Guide:
 
     Its methods take the tokens of the text so far. They are called in this order:
 
-    1. `allowed_length`: once, for the draft.
-    2. For each token: `choice_after` and `banned_after`, perhaps `hold_end` or `cut_back` (`GuideMask`); then
-       `must_be_cut` (`Watch`).
-    3. After each attempt: `first_forbidden`, then `ban`, or `repeats` if nothing is forbidden; before the next one
-       `begin_again` (`Redecoder`).
+    1. `allowed_length` and `first_forbidden`: once, for the draft (`guiding.py`).
+    2. Before each attempt: `begin_again` (`Redecoder` in `redecoding.py`).
+    3. For each token: `choice_after` and `banned_after`, perhaps `note_end` or `cut_back` (`GuideMask` in `mask.py`);
+       then `must_be_cut` (`Watch`, there).
+    4. After each attempt: `first_forbidden`, then `ban`, or `repeats` if nothing is forbidden (`Redecoder`, which gives
+       up after some attempts).
 
     Args:
         rules: the model's.
@@ -141,7 +145,7 @@ class Guide:
         doubted: names of objects that it may not name, although their groups may be supported.
 
     Attributes:
-        cut_at: the place at which the text is cut, as no plausible token is left (`cut_back`); None: it is not.
+        cut_at: the place at which the text is cut, as no plausible token is left (`cut_back`); None: nowhere.
     """
 
     def __init__(self, rules: GuideRules, supported: frozenset[str], doubted: frozenset[str] = frozenset()) -> None:
@@ -152,7 +156,7 @@ class Guide:
         self._supported = supported
         self._doubted = doubted
         self._forced_article: _ForcedArticle | None = None
-        self._end_held: int | None = None  # the first place at which the model would have ended the text
+        self._first_end: int | None = None  # the first place at which the model would have ended the text
 
     def choice_after(self, tokens: Sequence[int]) -> Choice | None:
         """Return the choice of the token after those of a text; None inside a thought."""
@@ -258,24 +262,24 @@ class Guide:
     def begin_again(self, kept: Sequence[int]) -> None:
         """Forget what was noted about the text after the tokens that are kept, from which it is decoded once more."""
         self.cut_at = None
-        if self._end_held is not None and self._end_held > len(self.text_of(kept)):
-            self._end_held = None
+        if self._first_end is not None and self._first_end > len(self.text_of(kept)):
+            self._first_end = None
 
-    def hold_end(self, tokens: Sequence[int]) -> None:
-        """Note that the model would end a text that goes on."""
-        if self._end_held is None:
-            self._end_held = len(self.text_of(tokens))
+    def note_end(self, tokens: Sequence[int]) -> None:
+        """Note that the model would end a text here, which goes on."""
+        if self._first_end is None:
+            self._first_end = len(self.text_of(tokens))
 
     def repeats(self, tokens: Sequence[int]) -> int | None:
-        """Return the end of a text before its last sentence if that repeats another, else None.
+        """Return the place at which a text would end without its last sentence, if that repeats another; else None.
 
-        Only a sentence counts that the model was made to write: it begins where the model would have ended the text, or
-        later.
+        Only sentences that the model was made to write count: they begin at the place at which it would have ended the
+        text, or later.
 
         There is a dog. It is brown.| It is brown.
         """
         text, start = self.rules.decoded(tokens)
-        if self._end_held is None or start is None or not ends_sentence(text[start:]):
+        if self._first_end is None or start is None or not ends_sentence(text[start:]):
             return None
         caption = text[start:]
         spans = sentence_spans(caption)
@@ -284,7 +288,7 @@ class Guide:
         *earlier, (last_start, last_end) = spans
         last = caption[last_start:last_end].strip()
         is_repeated = last in [caption[begin:end].strip() for begin, end in earlier]
-        if is_repeated and start + last_start >= self._end_held:
+        if is_repeated and start + last_start >= self._first_end:
             return start + len(caption[:last_start].rstrip())
         return None
 

@@ -77,7 +77,7 @@ class GuideMask(LogitsProcessor):
                 row.would_end = float(full[row.number, row.guide.rules.ends].sum()) > ENDS
             if row.would_end and row.choice.within_sentences:
                 within[row.number, row.choice.within_sentences] = True
-                row.guide.hold_end(row.tokens)
+                row.guide.note_end(row.tokens)
         ruled_out = ruled_out.to(scores.device)
         left = without(scores, ruled_out | within.to(scores.device))
         rest = z.float().masked_fill(ruled_out, -torch.inf).softmax(dim=-1)  # [B, V], of the tokens that are left

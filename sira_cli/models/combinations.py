@@ -7,14 +7,15 @@ Features, by their names in the table:
     words, choices, verify, guide, best       what a run does with texts; `guide` and `best` are modes of `verify`
     no_caption                                its task is not `caption`
     schema, lists                             texts follow a schema; it has lists
-    streams                                   both streams are looked at, as by `sira trace`
+    streams                                   logits of both streams are shown, as by `sira trace`
     engine                                    an engine other than this process
     sampling, beams, think                    settings of decoding
     repetition, loading                       a setting against repetition; one of how the model is loaded
     text_changes                              a setting that changes finished texts, such as a prefix
     bundled                                   the bundled model
     own_search, no_beams                      the method has a search of its own; it lacks an ability
-    one_stream, no_sampling                   it lacks an ability; shown as the methods that have it: "sira, not opera"
+    one_stream, no_sampling                   it lacks an ability; messages name the methods that have it, and this one,
+                                              which has not: "sira, not opera"
     other_method                              vLLM does not run it
     schema_and_think, schema_and_rule         a schema with reasoning; with a method that is a rule over logits
 """
@@ -137,10 +138,10 @@ def check(
         task: the kind of the run's task: `caption`, `ask` or `check`.
         words: whether words are scored.
         choices: the given answers, of which one is printed.
-        verify: mode of the second look: `flag`, `guide`, `best`, ...
+        verify: mode of the second look: `flag`, `guide` or `best`.
         schema: the schema that texts follow.
-        streams: name of the feature that looks at both streams, as messages show it.
-        engine: name of an engine other than this process.
+        streams: what shows the logits of both streams, by its name in messages; empty: nothing does.
+        engine: name of an engine other than this process; empty: none.
 
     Raises:
         SettingsError: two of the features cannot be combined.
@@ -161,7 +162,7 @@ def check(
         Feature("streams", bool(streams), streams),
         Feature("engine", bool(engine), f"`engine=` {engine}"),
     )
-    # A feature that is there twice is shown by its last setting.
+    # Two settings may be the same feature, as a repetition's are: then the last one is shown.
     shown = {feature.name: feature.shown for feature in features if feature.present}
     for conflict in CONFLICTS:
         if conflict.one in shown and conflict.other in shown:

@@ -69,7 +69,7 @@ class StageStarted:
 
 @dataclass(frozen=True)
 class Advanced:
-    """So many pieces of a stage more are done, which are no pictures of a run."""
+    """So many pieces of a stage more are done, which are no pictures of a run; `failed`: without success."""
 
     count: int
     failed: bool = False

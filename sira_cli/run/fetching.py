@@ -10,8 +10,17 @@ from sira_cli.pictures.names import public
 from sira_cli.run.events import Advanced, Remark, StageStarted
 
 
-def fetch_missing(images: ImageFolder, names: Sequence[str]) -> Generator[StageStarted | Advanced | Remark, None, None]:
+def fetch_missing(
+    images: ImageFolder,
+    names: Sequence[str],
+    again: str = "the same command tries them again",
+) -> Generator[StageStarted | Advanced | Remark, None, None]:
     """Fetch pictures that a folder lacks, and yield events; those that fail are left out with a remark.
+
+    Args:
+        images: the folder, and the URL of the pictures; without one, nothing is fetched.
+        names: below the folder.
+        again: how the user has those that failed fetched, for the remark.
 
     Raises:
         DataError: a name leads out of the folder.
@@ -36,6 +45,5 @@ def fetch_missing(images: ImageFolder, names: Sequence[str]) -> Generator[StageS
     failed = [one for one in results.values() if one.error]
     if failed:
         yield Remark(
-            f"{len(failed)} of {len(wanted)} pictures could not be fetched, such as {failed[0].error}: the same "
-            "command with `retry_errors=` tries them again"
+            f"{len(failed)} of {len(wanted)} pictures could not be fetched, such as {failed[0].error}: {again}"
         )

@@ -65,7 +65,7 @@ class Lvlm(LoadedModel):
 
         Args:
             methods: by name, preset and method.
-            refusals: kinds of errors that count; of others, the method is not named here.
+            refusals: kinds of errors that count; others are left to the run.
         """
         reasons = {}
         for name, (preset, method) in methods.items():

@@ -36,12 +36,12 @@ def run(
 ) -> Generator[Event[R], None, None]:
     """Do a task on pictures, write each result, and yield events; `Started` comes when the model is ready.
 
-    `run_pictures` calls it, and so do the commands, evaluations, traces and checks, each with a task of its own.
+    `run_pictures` calls it, and so do commands, evaluations, traces, checks and experiments, each with its own task.
 
     Pictures that an earlier run has done are skipped: first those whose result stays whatever the settings
-    (`Sink.keeps`), then, as they are read, those with an equal result (`Sink.done`). If that is all of them
-    (`Sink.has_all`), or the engine is None because the caller knows it, no model is loaded. Closing the generator
-    interrupts the run; finished pictures are kept.
+    (`Sink.keeps`), then, as they are read, those with an equal result (`Sink.done`). If nothing is left to do
+    (`Sink.has_all`), no model is loaded; a caller who knows that gives no engine. Closing the generator interrupts the
+    run; what is written stays.
     """
     kept = []
     left = []
@@ -55,11 +55,11 @@ def run(
         if engine is not None and output.has_all(left, engine.revision, engine.server):
             engine.end()
             engine = None
-        # A function and not its value: every report asks what is known by then.
+        # The function, not its value: each report asks for what is known by then.
         output.facts = output.facts_before if engine is None else engine.facts
         if engine is not None:
             blank = engine.begin(task, output.done)
-            if blank is not None:
+            if blank is not None:  # else the first result tells whether the file is of this configuration
                 output.begin(blank)
         yield Started(len(pictures))
         for skipped in _skipped(kept, output):
@@ -146,8 +146,8 @@ def run_pictures(
         lvlm: the loaded model.
         paths: a file, folder, glob, URI or data set, or several.
         task: `caption` or `ask`.
-        prompt: of captions (None: the schema's, or the preset's), or the question; `{NAME}` stands for a column. Not
-            with `questions`, whose rows have their own.
+        prompt: the question, or the prompt of captions; None: the schema's, or else the preset's. `{NAME}` stands for
+            a column. Not with `questions`, whose rows have their own.
         words: score how well the picture supports each word, as `record.words`.
         choices: pick the likeliest of these answers, a list, instead of decoding.
         verify: a second look: `flag`, `guide`, `best`, or a `Verify`.
@@ -156,7 +156,7 @@ def run_pictures(
         shard: only this part, such as `Shard(1, 8)`.
         limit: only the first so many pictures.
         together: show all pictures in one prompt.
-        questions: a file of questions that names the pictures; `paths` is then their folder.
+        questions: a file of questions that names the pictures; `paths` is then their folder, and the task is `ask`.
         output: the file of records, or a folder for it; None: nothing is written, and nothing resumed.
         sidecar: write each text next to its picture.
         caption_extension: of these files.

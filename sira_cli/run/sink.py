@@ -30,7 +30,7 @@ R = TypeVar("R")
 class Sink(ABC, Generic[R]):
     """Keeps the results of a run about its pictures, counts them, and writes the report of the run.
 
-    `Output` keeps records, `TraceOutput` the lines of traces.
+    `Output` keeps records, `TraceOutput` the lines of traces, `UnitOutput` the units of an experiment.
     """
 
     def __init__(self, pictures: Sequence[Picture], settings: dict[str, Any], report: Path | None = None) -> None:

@@ -7,11 +7,13 @@ import tomllib
 from pathlib import Path
 
 import pytest
+import torch
 from PIL import Image
 
 from sira_cli.errors import PictureError, SettingsError
 from sira_cli.eval.lmms import answers, losses, plain_request, request_of
 from sira_cli.methods.prompts import Conversation, Turn
+from sira_cli.run.ways import PlainText
 
 ROOT = Path(__file__).parents[2]
 EXAMPLE = str(ROOT / "examples" / "scene-2900000.png")
@@ -95,6 +97,21 @@ def test_a_picture_that_is_gone_ends_the_evaluation(demo, images, tmp_path):
     asked = [plain_request("t", QUESTION, [picture]) for picture in (images[0], str(tmp_path / "gone.png"))]
     with pytest.raises(PictureError, match="gone"):
         list(answers(demo, asked, 2, "ask"))
+
+
+def test_a_batch_that_does_not_fit_into_memory_is_halved(demo, images, monkeypatch, caplog):
+    asked = [plain_request(f"t {number}", QUESTION, [image]) for number, image in enumerate(images[:3])]
+    alone = [answer.text for _, answer in answers(demo, asked, 1, "ask")]
+    decode = PlainText.answers
+
+    def small(way, images, inputs, seeds):
+        if len(seeds) > 1:
+            raise torch.OutOfMemoryError("too much")
+        return decode(way, images, inputs, seeds)
+
+    monkeypatch.setattr(PlainText, "answers", small)
+    assert [answer.text for _, answer in answers(demo, asked, 3, "ask")] == alone
+    assert "out of memory with 3 requests at once, now 1" in caplog.text
 
 
 @pytest.mark.parametrize("method", ["sira", "greedy"])

@@ -13,15 +13,11 @@ import pytest
 from sira_cli import methods
 from sira_cli.errors import SettingsError
 from sira_cli.eval.benchmark import ONE_WORD
-from sira_cli.eval.chair import Chair
 from sira_cli.eval.evaluation import Evaluation, methods_of, with_controls
 from sira_cli.eval.pope import Pope
-from sira_cli.eval.suite import Suite
-from sira_cli.look.claims import Verify
 from sira_cli.methods import METHODS
-from sira_cli.pictures.fetching import ImageFolder
 from sira_cli.pictures.sources import FileSource
-from sira_cli.run.events import Finished, Remark, Skipped, StageStarted
+from sira_cli.run.events import Finished, Skipped, StageStarted
 from sira_cli.run.ledger import Ledger
 from sira_cli.run.lvlm import Lvlm
 from tests.support.eval.writing import SPLITS, read, rows, save, values
@@ -262,46 +258,3 @@ def test_who_stops_listening_goes_on_later(demo, scenes, tmp_path, monkeypatch, 
     monkeypatch.setattr(FileSource, "read", lambda picture: pytest.fail("a picture was read"))
     with pytest.raises(ZeroDivisionError):  # what is missing is known without the pictures
         list(evaluation().events(lambda: 1 // 0))
-
-
-def few_ids(scenes: Path) -> list[int]:
-    return [int(line) for line in (scenes / "coco" / "ids.txt").read_text().split()][:2]
-
-
-def test_several_benchmarks_from_python(demo, scenes, tmp_path):
-    """Each has the report that it has alone; what a method cannot do is left out, with the reason."""
-    images = ImageFolder(scenes / "images")
-    pope = Pope([scenes / "pope" / "scenes_pope_random.json"])
-    chair = Chair(scenes / "coco", ids=few_ids(scenes), language="fallback")
-    look = Verify(mode="guide")
-    chosen = methods_of(demo.preset, ["sira", "opera"])
-    suite = Suite(
-        [pope, chair],
-        images,
-        chosen,
-        output=tmp_path,
-        in_folders=True,
-        batch_size=16,
-        max_new_tokens=4,
-        verify=look,
-        looked_at=["sira", "opera"],
-        able_only=True,
-    )
-    (remark,) = (event.text for event in suite.events(lambda: demo) if isinstance(event, Remark))
-    assert remark.startswith("opera has no second look: ")
-    for report, benchmark, looks in zip(suite.reports, (pope, chair), ({}, {"sira": look}), strict=True):
-        settings = {"max_new_tokens": 4}
-        alone = Evaluation(benchmark, images.path, chosen, batch_size=16, settings=settings, looks=looks)
-        list(alone.events(demo))
-        assert [row.counts | {"seconds": 0} for row in report.rows] == [
-            row.counts | {"seconds": 0} for row in alone.report().rows
-        ]
-        assert (tmp_path / benchmark.name / "report.json").read_text() == f"{report.to_json()}\n"
-
-
-def test_a_second_look_that_a_method_cannot_have_is_refused(demo, scenes):
-    chair = Chair(scenes / "coco", ids=few_ids(scenes), language="fallback")
-    chosen = methods_of(demo.preset, ["opera"])
-    suite = Suite([chair], ImageFolder(scenes / "images"), chosen, verify=Verify(mode="guide"), looked_at=["opera"])
-    with pytest.raises(SettingsError, match="opera"):
-        list(suite.events(lambda: pytest.fail("a model was loaded")))

@@ -257,12 +257,12 @@ def test_the_place_where_a_text_only_repeats_itself(rules):
     text, guide = "There is a dog. It is brown.", Guide(rules, frozenset({"dog", "cat"}))
     repeated = encoded(rules, f"{text} It is brown.")
     assert guide.repeats(repeated) is None  # as the model has it
-    guide.hold_end(encoded(rules, text))
+    guide.note_end(encoded(rules, text))
     assert guide.repeats(repeated) == len(text)
     for other in (text, f"{text} It is brown", f"{text} It is red."):
         assert guide.repeats(encoded(rules, other)) is None
     later = Guide(rules, frozenset({"dog", "cat"}))
-    later.hold_end(repeated)
+    later.note_end(repeated)
     assert later.repeats(repeated) is None  # it would have ended only there
 
 
@@ -271,7 +271,7 @@ def test_the_place_where_a_text_only_repeats_itself(rules):
 )
 def test_an_end_counts_until_the_text_is_cut_back_before_it(rules, kept, counts):
     guide = Guide(rules, frozenset({"dog", "cat"}))
-    guide.hold_end(encoded(rules, "There is a dog."))
+    guide.note_end(encoded(rules, "There is a dog."))
     guide.begin_again(encoded(rules, kept))
     end = guide.repeats(encoded(rules, "There is a dog. It is brown. It is brown."))
     assert end == (len("There is a dog. It is brown.") if counts else None)

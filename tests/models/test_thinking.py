@@ -363,7 +363,7 @@ def test_a_guide_lets_an_unfinished_thought_name_anything(vocabularies, name, mo
 def test_a_sentence_of_a_thought_may_be_said_again(vocabularies):
     guide, encode = guide_of(vocabularies, "qwen3", **SWITCHED)
     text = "<think>It is red. It is nice.</think>There is a cup."
-    guide.hold_end(encode(text))
+    guide.note_end(encode(text))
     assert guide.repeats(encode(f"{text} It is nice.")) is None
     assert guide.repeats(encode(f"{text} There is a cup.")) == len(text)
 

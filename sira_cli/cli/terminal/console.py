@@ -187,6 +187,11 @@ class Progress:
         skipped = isinstance(event, Skipped)
         self.advance(error=isinstance(event, Failed) or getattr(event, "failed", False), worked=not skipped)
 
+    @property
+    def complete(self) -> bool:
+        """Whether everything is done."""
+        return self.done >= self._total
+
     @classmethod
     @contextmanager
     def on_terminal(cls, what: str, total: int) -> Iterator[Progress]:
@@ -263,6 +268,8 @@ def show_stages(events: Generator[Any, None, None], pictures: int = 1) -> int:
                     failures += 1
                     say(event.error)
                 progress.count(event)
+            if progress.complete:
+                bars.close()  # before the next model is loaded, which has a display of its own
     if failures and pictures > 1:
         say(f"{failures} of {pictures} pictures failed")
     return failures

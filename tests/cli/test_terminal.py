@@ -1,11 +1,16 @@
-"""Tables on a terminal: one that is wider is folded into several, each with the names and some of the figures."""
+"""Tables on a terminal, of which wide ones are folded, and bars."""
 
 from __future__ import annotations
+
+from collections.abc import Generator, Iterator
+from contextlib import contextmanager
 
 import pytest
 from rich.console import Console
 
 from sira_cli.cli.terminal import output
+from sira_cli.cli.terminal.console import Progress, show_stages
+from sira_cli.run.events import Advanced, StageStarted
 from sira_cli.run.reports import Table
 
 NAMES = ["greedy", "sira", "a method with a long name"]
@@ -66,3 +71,24 @@ def test_a_folded_table_is_no_wider_than_it_must_be(table, monkeypatch, capsys):
 def test_a_table_that_fits_is_not_folded(table, monkeypatch, capsys):
     (block,) = printed(table, 200, monkeypatch, capsys)
     assert words(block[:1]).startswith("method figure 0 figure 1")
+
+
+def test_a_bar_is_closed_when_its_stage_is_done(monkeypatch):
+    """Before anything else is shown, such as a spinner while the model loads."""
+    shown = []
+
+    @contextmanager
+    def bar(what: str, total: int) -> Iterator[Progress]:
+        shown.append(f"{what} begins")
+        yield Progress(what, total, silent=True)
+        shown.append(f"{what} ends")
+
+    def events() -> Generator[StageStarted | Advanced, None, None]:
+        yield StageStarted("pictures", 2)
+        yield from [Advanced(1), Advanced(1, failed=True)]
+        shown.append("the model loads")
+        yield StageStarted("captions", 1)
+
+    monkeypatch.setattr(Progress, "on_terminal", bar)
+    show_stages(events())
+    assert shown == ["pictures begins", "pictures ends", "the model loads", "captions begins", "captions ends"]
