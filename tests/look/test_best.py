@@ -95,7 +95,7 @@ def best_by_hand(lvlm: Lvlm, picture, texts: list[str]) -> str:
 
 @pytest.mark.parametrize("method", ["sira", "greedy", "m3id"])  # with a shared cache, and (m3id) without
 def test_a_batch_has_the_best_of_captions_decoded_alone(demo, method):
-    preset = demo.preset.with_settings(**{"best.captions": COUNT, "best.heat": HEAT})
+    preset = demo.preset.with_settings(**{"best.captions": COUNT, "best.heat": HEAT, "max_new_tokens": 24})
     lvlm = demo.under(method, preset)
     task = Caption.of(lvlm.preset, lvlm.decoder, verify="best").at(lvlm.revision)
     shown = pictures(5)

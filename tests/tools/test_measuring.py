@@ -162,7 +162,7 @@ def test_figures_of_second_looks_are_those_of_their_texts(measured_looks, method
 
 @pytest.fixture(scope="module")
 def measured_looks():
-    lvlm = load("demo", method="greedy")
+    lvlm = load("demo", method="greedy", max_new_tokens=32)
     scenes = [held_out(VALIDATION_SEEDS[number]) for number in (500_000, 500_002)]
     return lvlm, scenes, looks.measure(lvlm, scenes, Units())
 
