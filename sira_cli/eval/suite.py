@@ -43,7 +43,7 @@ class Suite:
 
     Attributes:
         benchmarks: with their questions read.
-        images: the folder of their pictures, and perhaps a URL for those that it lacks.
+        images: the folder of their pictures; an `ImageFolder` may have a URL for those that it lacks.
         methods: by name, preset and method; see `methods_of`.
         output: the folder of the answers and the report; None: they are not kept.
         in_folders: whether each benchmark has its own folder in `output`, by its name; several need that.
@@ -62,10 +62,10 @@ class Suite:
     """
 
     benchmarks: Sequence[Benchmark]
-    images: ImageFolder
+    images: ImageFolder | str | Path
     methods: Mapping[str, tuple[Preset, Method]]
     _: KW_ONLY
-    output: Path | None = None
+    output: str | Path | None = None
     in_folders: bool = False
     overwrite: bool = False
     retry_errors: bool = False
@@ -84,6 +84,7 @@ class Suite:
         names = Counter(benchmark.name for benchmark in self.benchmarks)
         if self.output is not None and (max(names.values()) > 1 or (len(names) > 1 and not self.in_folders)):
             raise SettingsError("each benchmark needs an `output=` of its own")
+        self._images = self.images if isinstance(self.images, ImageFolder) else ImageFolder(Path(self.images))
         if not self.methods:
             raise SettingsError("expected one method or more")
         preset, _ = next(iter(self.methods.values()))
@@ -97,9 +98,9 @@ class Suite:
 
     def _output(self, benchmark: Benchmark) -> Path | None:
         """Return the folder of a benchmark's answers."""
-        if self.output is None or not self.in_folders:
-            return self.output
-        return self.output / benchmark.name
+        if self.output is None:
+            return None
+        return Path(self.output, benchmark.name) if self.in_folders else Path(self.output)
 
     def fetch(self) -> Generator[StageStarted | Advanced | Remark, None, None]:
         """Fetch the pictures that `images` lacks, benchmark by benchmark, and yield events.
@@ -109,12 +110,12 @@ class Suite:
         """
         for benchmark in self.benchmarks:
             names = [name for name in picture_names(benchmark) if self.shard is None or self.shard.holds(name)]
-            yield from fetch_missing(self.images, names, "the same command with `retry_errors=` tries them again")
+            yield from fetch_missing(self._images, names, "the same command with `retry_errors=` tries them again")
 
     def pictures(self) -> Iterator[Picture]:
         """Yield the benchmarks' pictures."""
         for benchmark in self.benchmarks:
-            yield from pictures_of(benchmark, self.images.path)
+            yield from pictures_of(benchmark, self._images.path)
 
     def events(self, model: Lvlm | Callable[[], Lvlm]) -> Generator[EvalEvent | Remark, None, None]:
         """Ask everything, and yield events.
@@ -168,7 +169,7 @@ class Suite:
         """Return the evaluation of one benchmark; of several, those without captions have no second looks."""
         return Evaluation(
             benchmark,
-            self.images.path,
+            self._images.path,
             methods,
             output=self._output(benchmark),
             overwrite=self.overwrite,
