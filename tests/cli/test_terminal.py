@@ -92,3 +92,16 @@ def test_a_bar_is_closed_when_its_stage_is_done(monkeypatch):
     monkeypatch.setattr(Progress, "on_terminal", bar)
     show_stages(events())
     assert shown == ["pictures begins", "pictures ends", "the model loads", "captions begins", "captions ends"]
+
+
+def test_what_could_not_be_fetched_counts_as_failed(monkeypatch):
+    bars = []
+
+    @contextmanager
+    def bar(what: str, total: int) -> Iterator[Progress]:
+        bars.append(Progress(what, total, silent=True))
+        yield bars[-1]
+
+    monkeypatch.setattr(Progress, "on_terminal", bar)
+    show_stages(event for event in [StageStarted("pictures", 2), Advanced(1), Advanced(1, failed=True)])
+    assert [(each.done, each.errors) for each in bars] == [(2, 1)]

@@ -41,8 +41,8 @@ def decode(
 ) -> dict[str, Any]:
     """Each batch on the same engine: the token ids of its requests, which are all there at once; and the
     tokens' log-probabilities, with `logprobs` in their `params` (with `top`, of all tokens that come), or both of
-    their scores. And how many tokens of each
-    prompt were `cached`. Of a prompt in a batch with `rows` a step has as many tokens at most.
+    their scores. And how many tokens of each prompt were `cached`. Of a prompt in a batch with `rows` a step has as
+    many tokens at most.
 
     `padded`: with as many rows in every forward as if a CUDA graph of parts of it were replayed.
     `graphs`: numbers of requests for which decoding steps are replayed as `graphs.Graph`s.
